@@ -47,3 +47,36 @@ func TestARenewedLeaseHasTheLengthOfItsQueue(t *testing.T) {
 		}
 	}
 }
+
+// A renewal that crosses the result of its lease is no loss: the home has ended the task by
+// that result, and the owner is told so by whichever answer comes first.
+func TestARenewalCrossesItsResult(t *testing.T) {
+	f := newFixture(t, nil)
+	f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
+	f.exchange(f.home, f.owner.Ready(f.task.ID, false, f.now))
+	for _, s := range f.succeed().Sends {
+		if m, ok := s.Body.(*proto.Outcome); ok { // the answer to it is late
+			if r, _ := f.home.OnResult(ownerPeer, ResultOf(s.Task, m), f.now); r.Code != proto.CodeOK {
+				t.Fatal(r)
+			}
+		}
+	}
+	f.advance(f.owner.cfg.Heartbeat)
+	renewed := 0
+	for _, s := range f.owner.Tick(f.now).Sends {
+		if m, ok := s.Body.(*proto.Renew); ok {
+			for _, a := range f.home.OnRenew(ownerPeer, m, f.now).Sends {
+				renewed++
+				for _, e := range f.owner.OnRenewed(homePeer, a.Body.(*proto.Renewed), f.now).Events {
+					t.Errorf("%+v", e)
+				}
+			}
+		}
+	}
+	if renewed == 0 {
+		t.Error("the lease is not renewed")
+	}
+	if r := f.owner.runs[f.task.ID]; r.phase != proto.LeaseClosed || r.orphan {
+		t.Errorf("the lease is %v, its result an orphan: %v", r.phase, r.orphan)
+	}
+}

@@ -220,6 +220,9 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 				continue // otherwise it counts too, and the answer carries the generation
 			}
 		}
+		if h.endedBy(from, k) {
+			r.Code = proto.CodeDuplicate // the answer to its result is on its way
+		}
 		reply.Rulings = append(reply.Rulings, r)
 	}
 	reply.LeaseMs = uint32(cmp.Or(period, h.cfg.Lease).Milliseconds())
@@ -227,6 +230,16 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 	reply.SettledBoot, reply.SettledCounter = s.Boot, s.Counter
 	o.send(from, proto.TypeRenewed, reply)
 	return h.endInput()
+}
+
+// endedBy reports whether a result of this very lease has ended its task.
+func (h *Home) endedBy(owner proto.PeerID, k claim) bool {
+	e := h.ended[k.task]
+	if h.tasks[k.task] != nil || e == nil {
+		return false
+	}
+	x := e.Value.(*endedTask)
+	return x.epoch == k.epoch && x.owner == owner && x.digest != nil
 }
 
 // A Result is a result for a task of this home, verified and opened.
@@ -255,8 +268,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	case ts == nil:
 		if e := h.ended[k.task]; e != nil && r.Code == proto.CodeStale {
 			x := e.Value.(*endedTask)
-			same := x.epoch == k.epoch && x.owner == from && x.state == in.State && x.digest != nil && bytes.Equal(x.digest, in.Digest)
-			if same {
+			if h.endedBy(from, k) && x.state == in.State && bytes.Equal(x.digest, in.Digest) {
 				r.Code = proto.CodeOK
 			} else {
 				h.orphan(from, k, in)

@@ -104,6 +104,12 @@ func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 				o.requestPermit(r)
 			}
 		}
+	case proto.CodeDuplicate:
+		if r.phase != proto.LeaseFinished || r.state != m.State {
+			o.loseLease(r, m.State)
+		} else { // its result counts: COMMITTED says so too
+			o.close(r)
+		}
 	case proto.CodeStale:
 		o.loseLease(r, m.State)
 	case proto.CodeBusy:

@@ -356,10 +356,10 @@ type Ruling struct {
 	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`                             // 16 bytes
 	EpochBoot     uint64                 `protobuf:"varint,2,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // of the answered claim
 	EpochCounter  uint64                 `protobuf:"varint,3,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
-	Code          Code                   `protobuf:"varint,4,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // 0: it is valid; STALE, MOVED, or BUSY: not known here yet, retry
+	Code          Code                   `protobuf:"varint,4,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // 0: it is valid; STALE, MOVED, or BUSY: not known here yet, retry; DUPLICATE: a result of it has ended the task
 	Home          []byte                 `protobuf:"bytes,5,opt,name=home,proto3" json:"home,omitempty"`                                // MOVED: PeerID of the new home
 	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the answering home; MOVED: of the new one
-	State         TaskState              `protobuf:"varint,7,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // STALE: of the task
+	State         TaskState              `protobuf:"varint,7,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // STALE, DUPLICATE: of the task
 	Token         []byte                 `protobuf:"bytes,8,opt,name=token,proto3" json:"token,omitempty"`                              // of the answered claim
 	BootId        []byte                 `protobuf:"bytes,9,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`              // likewise: an answer to a clone of an owner is not an answer to the owner
 	unknownFields protoimpl.UnknownFields
