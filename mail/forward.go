@@ -120,23 +120,40 @@ func (k *knownBox) movesTo(home proto.PeerID, generation uint64) bool {
 	return generation > k.generation || generation == k.generation && k.home.IsZero() && !home.IsZero()
 }
 
+// differs reports whether a spool is for another home.
+func (k *knownBox) differs(home proto.PeerID, generation uint64) bool {
+	return k.home != home || k.generation != generation
+}
+
 // SetHome notes the home of a box on another node: what waits for the box goes there, with the
-// numbers that it has. A generation that is not above the one that is known changes nothing.
-// Errors: a [*RefusedError], one wrapping [box.ErrBadRecord] for a bad name.
+// numbers that it has. A generation that is not above the one that is known changes nothing: see
+// [Broker.Rehome]. Errors: a [*RefusedError], one wrapping [box.ErrBadRecord] for a bad name.
 func (b *Broker) SetHome(ctx context.Context, name string, home proto.PeerID, generation uint64) error {
+	return b.setHome(ctx, name, home, generation, func(t *target) bool { return t == nil || t.movesTo(home, generation) })
+}
+
+// Rehome is SetHome for a box with a spool, by what the mesh knows: the name may have been made
+// twice, and the home that counts may have any generation.
+func (b *Broker) Rehome(ctx context.Context, name string, home proto.PeerID, generation uint64) error {
+	return b.setHome(ctx, name, home, generation, func(t *target) bool { return t != nil && t.differs(home, generation) })
+}
+
+// setHome is SetHome if news says so of the spool, nil if there is none.
+func (b *Broker) setHome(ctx context.Context, name string, home proto.PeerID, generation uint64, news func(*target) bool) error {
 	settings := box.BoxSettings{Name: box.SpoolPrefix + name, Kind: box.Spool, Home: home, Generation: generation}
 	if err := settings.Check(); err != nil {
 		return fmt.Errorf("mail: set the home of a box: %w", err)
 	}
 	_, err := b.change(ctx, func(box.Now) error {
-		id, ok := b.state.Find(settings.Name)
-		if !ok {
-			if err := b.makeSpace(); err != nil {
-				return err
-			}
-			id = b.state.NewBox()
-		} else if t := b.spools.targets[name]; !t.movesTo(home, generation) {
+		t := b.spools.targets[name]
+		if !news(t) {
 			return nil
+		}
+		id := b.state.NewBox()
+		if t != nil {
+			id = t.id
+		} else if err := b.makeSpace(); err != nil {
+			return err
 		}
 		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
 		return nil

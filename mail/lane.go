@@ -239,10 +239,15 @@ func (b *Broker) refused(now box.Now, t *target, list []chain.Refusal) {
 	}
 }
 
-// moved gives a spool to another home, when all that has ended before is on disk.
+// moved gives a spool to another home, when all that has ended before is on disk. What the mesh
+// knows decides; if nobody knows it, a higher generation counts.
 func (b *Broker) moved(t *target, home proto.PeerID, generation uint64) {
 	s, ok := b.state.Settings(t.id)
-	if !ok || generation > proto.MaxGeneration || !t.movesTo(home, generation) || b.cfg.Moved != nil && !b.cfg.Moved(t.box, home, generation) {
+	news := t.movesTo(home, generation)
+	if b.cfg.Moved != nil {
+		news = t.differs(home, generation) && b.cfg.Moved(t.box, home, generation)
+	}
+	if !ok || generation > proto.MaxGeneration || !news {
 		return
 	}
 	s.Home, s.Generation = home, generation

@@ -43,12 +43,36 @@ func (b *Broker) Arrive(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arriv
 
 // Refuse is [Broker.Arrive] at a node that never had a box: the answer is CodeNoHandler.
 func Refuse(from proto.PeerID, m *proto.Bundle, now time.Time) (*Arrival, error) {
+	return refuse(from, m, now, noSuchBox(m.GetBox()))
+}
+
+// Redirect is [Refuse] for a box that has its home on another node: the answer is CodeMoved.
+func Redirect(from proto.PeerID, m *proto.Bundle, now time.Time, home proto.PeerID, generation uint64) (*Arrival, error) {
+	return refuse(from, m, now, movedTo(home, generation))
+}
+
+func refuse(from proto.PeerID, m *proto.Bundle, now time.Time, with *proto.Bundled) (*Arrival, error) {
 	a, err := newArrival(from, m, nil)
 	if err != nil {
 		return nil, fmt.Errorf("mail: bundle %d of %s: %w", m.GetNumber(), from, err)
 	}
-	a.refuse(now, noSuchBox(a.chain.Box))
+	a.refuse(now, with)
 	return a, nil
+}
+
+// Redirect is [Broker.Arrive] for a box that has its home on another node. What the box had when
+// it was here is answered as then, the rest with CodeMoved.
+func (b *Broker) Redirect(from proto.PeerID, m *proto.Bundle, home proto.PeerID, generation uint64) (*Arrival, error) {
+	a, err := newArrival(from, m, nil)
+	if err != nil {
+		return nil, fmt.Errorf("mail: bundle %d of %s: %w", m.GetNumber(), from, err)
+	}
+	a.b, a.ended = b, b.ended
+	return a, b.do(func(box.Now) { a.refuse(b.cfg.Clock.Now(), a.known(movedTo(home, generation))) })
+}
+
+func movedTo(home proto.PeerID, generation uint64) *proto.Bundled {
+	return &proto.Bundled{Code: proto.CodeMoved, Detail: "its home is another node", Home: home[:], Generation: generation}
 }
 
 func noSuchBox(name string) *proto.Bundled {
@@ -164,7 +188,7 @@ func (b *Broker) arrive(now box.Now, a *Arrival) {
 	at := b.cfg.Clock.Now()
 	switch {
 	case !ok:
-		a.refuse(at, a.withoutBox())
+		a.refuse(at, a.known(noSuchBox(a.chain.Box)))
 		return
 	case a.generation < s.Generation:
 		detail := fmt.Sprintf("this node is its home since generation %d", s.Generation)
@@ -276,10 +300,10 @@ func (a *Arrival) reply() *proto.Bundled {
 	return m
 }
 
-// withoutBox answers for a home that has no such box. What the box had when it was here is
-// answered as then. What admit refuses for good ends all the same, up to the first mail that it
-// does not: there are no notes of that, so it may come again.
-func (a *Arrival) withoutBox() *proto.Bundled {
+// known answers for a node that has no such box. What the box had when it was here is answered as
+// then. What admit refuses for good ends all the same, up to the first mail that it does not, which
+// is answered with rest: there are no notes of that, so it may come again.
+func (a *Arrival) known(rest *proto.Bundled) *proto.Bundled {
 	m := new(proto.Bundled)
 	for _, x := range a.mails {
 		n := x.item.N
@@ -288,8 +312,7 @@ func (a *Arrival) withoutBox() *proto.Bundled {
 			x.code, x.detail = code, ""
 		}
 		if _, ends := x.code.Ends(); !ends && !had {
-			none := noSuchBox(a.chain.Box)
-			m.Code, m.Detail = none.GetCode(), none.GetDetail()
+			m.Code, m.Detail, m.Home, m.Generation = rest.Code, rest.Detail, rest.Home, rest.Generation
 			break
 		}
 		m.Boot, m.UpToNumber = n.Boot, n.Counter

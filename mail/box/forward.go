@@ -45,17 +45,24 @@ func (s *State) Unforward(now Now, box BoxID, sub SubID, h Handle, forGood bool,
 }
 
 // applyForward ends a mail and takes what came of it. If one of the two cannot be, neither is.
+// Without a subscription, the mail of a topic ends for all.
 func (s *State) applyForward(p Place, rec []byte, out *Output) error {
 	h, seq, m, err := parseForward(rec)
 	if err != nil {
 		return err
 	}
-	u := s.find(h.box, h.sub)
-	if seq > 0 && (u == nil || !u.pending(seq)) {
+	b, u := s.boxes[h.box], s.find(h.box, h.sub)
+	all := b != nil && b.settings.Kind == Topic && h.sub == 0 && b.mails.get(seq) != nil
+	if seq > 0 && !all && (u == nil || !u.pending(seq)) {
 		out.Results = append(out.Results, Result{Code: proto.CodeStale, Box: m.Box, Detail: "the mail that it came of has ended"})
 		return nil
 	}
-	if r := s.arrive(p, len(rec), &m, true, out); r.Code == proto.CodeOK && seq > 0 {
+	switch r := s.arrive(p, len(rec), &m, true, out); {
+	case r.Code != proto.CodeOK || seq == 0:
+	case all:
+		s.remove(b, seq, ending{state: Done}, out)
+		b.wake(out)
+	default:
 		s.finish(u, seq, ending{state: Done}, out)
 		u.wake(out)
 	}

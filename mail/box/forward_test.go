@@ -211,3 +211,35 @@ func TestStderrOfDeadLetters(t *testing.T) {
 		t.Errorf("%d bytes of a box that is gone", b.s.details)
 	}
 }
+
+// Without a subscription, a mail of a topic ends for all, with what came of it, or neither does.
+func TestForwardForAll(t *testing.T) {
+	b, _, _ := forwardBench(t)
+	b.apply(AppendBox(nil, 3, &BoxSettings{Name: "topic:news", Kind: Topic}))
+	b.apply(AppendSub(nil, 3, 1, &SubSettings{Name: "a"}, Start{}))
+	b.apply(AppendSub(nil, 3, 2, &SubSettings{Name: "b"}, Start{}))
+	for range 2 {
+		b.mustSend(note{box: 3})
+	}
+	forward := func(seq uint64, to BoxID) Result {
+		return b.apply(AppendForward(nil, 3, 0, seq, b.record(note{box: to})))
+	}
+	if r := forward(1, 9); r.Code != proto.CodeNoHandler || b.in(3) != 2 {
+		t.Errorf("into no box: %+v, %d mails", r, b.in(3))
+	}
+	if r := forward(1, 2); r.Code != proto.CodeOK || b.in(3) != 1 || b.in(2) != 1 {
+		t.Errorf("%+v, %d and %d mails", r, b.in(3), b.in(2))
+	}
+	if r := forward(1, 2); r.Code != proto.CodeStale || b.in(3) != 1 || b.in(2) != 1 {
+		t.Errorf("again: %+v, %d and %d mails", r, b.in(3), b.in(2))
+	}
+	for sub := SubID(1); sub <= 2; sub++ {
+		n := 0
+		for range b.s.Mails(3, sub, 0) {
+			n++
+		}
+		if n != 1 {
+			t.Errorf("subscription %d has %d mails", sub, n)
+		}
+	}
+}

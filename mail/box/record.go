@@ -279,8 +279,8 @@ func MailOf(rec []byte) (Mail, error) {
 	return ParseMail(rec)
 }
 
-// AppendForward appends a FORWARD record to dst: the mail seq of a subscription is done, and
-// what came of it, a MAIL record of this node, is put into its box: both or neither.
+// AppendForward appends a FORWARD record to dst: the mail seq of a subscription, or with sub 0 of
+// a topic that of all, is done, and what came of it, a MAIL record of this node, is put into its box: both or neither.
 func AppendForward(dst []byte, box BoxID, sub SubID, seq uint64, mail []byte) []byte {
 	start := len(dst)
 	dst = appendU64(appendHead(dst, head{typ: TypeForward, sub: sub, box: box}), seq)

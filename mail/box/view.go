@@ -152,12 +152,12 @@ type MailInfo struct {
 	Tries    []Try
 }
 
-// Mails returns the mails that have not ended for a subscription, or are in a spool, from a
-// sequence on.
+// Mails returns the mails that have not ended for a subscription, or with subID 0 all that are in
+// a spool or a topic, from a sequence on.
 func (s *State) Mails(id BoxID, subID SubID, from uint64) iter.Seq[MailInfo] {
 	return func(yield func(MailInfo) bool) {
 		b, u := s.boxes[id], s.find(id, subID)
-		if b == nil || u == nil && (b.settings.Kind != Spool || subID != 0) {
+		if b == nil || u == nil && subID != 0 {
 			return
 		}
 		for seq, m := b.mails.next(from); m != nil; seq, m = b.mails.next(seq + 1) {

@@ -73,10 +73,6 @@ var rules = []mutants.Mutant{
 	{Name: "answer of an earlier home", Edits: []mutants.Edit{
 		in("origin.go", "SetHome", "o.rewind(t)", "if MUTANT {\nfor i := range t.spools {\nt.spools[i].next = 0\n}\n} else {\no.rewind(t)\n}"),
 	}},
-	{Name: "back to an earlier home", Edits: []mutants.Edit{
-		in("origin.go", "SetHome", "generation < t.generation ||", "generation < t.generation && !MUTANT ||"),
-		in("sim_test.go", "reconnect", "s.link++", "s.link++\nif MUTANT && s.gen > 1 {\ns.origin.SetHome(simBox, simPeer(1-s.home), s.gen-1)\n}"),
-	}},
 	{Name: "bundle of an earlier generation", Rare: true, Edits: []mutants.Edit{in("sim_home_test.go", "receive", "x.b.Generation != h.gen", "x.b.Generation != h.gen && !MUTANT")}},
 	{Name: "handed over without its notes", Edits: []mutants.Edit{in("handover.go", "Merge", "if boxes[box] == nil {", "if boxes[box] == nil || MUTANT {")}},
 	{Name: "notes kept of a box that is gone", Edits: []mutants.Edit{in("home.go", "Drop", "delete(boxes, box)", "if !MUTANT {\ndelete(boxes, box)\n}")}},

@@ -264,11 +264,11 @@ func (it *item) end() int64 {
 // SetHome notes the home of a box, and reports whether that is news. What an earlier home has
 // not answered is sent to the new one with the same numbers, and the earlier one is no longer
 // listened to: a mail must not leave the spool by the word of a home that has lost the box.
-// A home of a lower generation is ignored. Before a change of home, the caller waits until all
+// Which home is the right one is for the caller to know. Before a change of home, the caller waits until all
 // that has ended is on disk: else a crash brings back what the new home never sees.
 func (o *Origin) SetHome(box string, home proto.PeerID, generation uint64) bool {
 	t := o.target(box)
-	if generation < t.generation || generation == t.generation && home == t.home {
+	if generation == t.generation && home == t.home {
 		return false
 	}
 	t.home, t.generation = home, generation

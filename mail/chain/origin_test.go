@@ -74,8 +74,8 @@ func TestABoxWithoutAHomeWaits(t *testing.T) {
 	if o.SetHome(simBox, simPeer(0), 3); !o.Ready(simBox, class) {
 		t.Error("it has a home and waits")
 	}
-	if o.SetHome(simBox, simPeer(1), 2) || o.SetHome(simBox, simPeer(0), 3) {
-		t.Error("an earlier home, or the same, is news")
+	if o.SetHome(simBox, simPeer(0), 3) || !o.SetHome(simBox, simPeer(1), 3) {
+		t.Error("the same home is news, or another one is none")
 	}
 }
 
