@@ -53,7 +53,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 // allows reports whether the handler of a box may be started now for mail of a node, zero for
 // this one (I17). Boxes take more than that: bounces, and what came when another list counted.
 func (b *Boxes) allows(name string, from proto.PeerID) bool {
-	return from.IsZero() || inbox.Allowed((*b.rules.Load())[name].Allow, from, b.parts.Members)
+	return from.IsZero() || from == b.cfg.Self || inbox.Allowed((*b.rules.Load())[name].Allow, from, b.parts.Members)
 }
 
 // readRules reads who may send to the boxes.

@@ -48,6 +48,9 @@ type Boxes struct {
 	redriving sync.Mutex   // held while a dead letter is sent again
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
+	renamed chan struct{}           // names of the mesh have other homes
+	moving  map[string]*mail.Moving // boxes that lost their home; of the goroutine of followHomes
+
 	waits    *waits
 	archived atomic.Uint64 // dead letters since the start
 }
@@ -59,7 +62,8 @@ type Parts struct {
 	Members  inbox.Members      // of whom allow lists speak
 	Want     func(proto.PeerID) // asks for a connection to a peer
 	Names    Names
-	Programs Programs // of the handlers of mailboxes
+	Watch    func(changed func()) // lets changed, which does not block, be called when names have other homes
+	Programs Programs             // of the handlers of mailboxes
 	Bodies   *bodies.Store
 	Sender   BodySender
 }
@@ -135,10 +139,11 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})
+	parts.Watch(func() { signal(b.renamed) })
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
 	}
@@ -213,6 +218,11 @@ func (b *Boxes) Run(ctx context.Context) error {
 		return b.runHandlers(ctx, k)
 	})
 	g.Go(func() error { return b.endLostReaders(ctx) })
+	g.Go(func() error { return b.serveSelf(ctx, k) })
+	g.Go(func() error {
+		b.followHomes(ctx, k)
+		return nil
+	})
 	g.Go(func() error {
 		b.sweepReplies(ctx, k)
 		return nil

@@ -73,6 +73,7 @@ type names struct {
 	mu    sync.Mutex
 	homes map[string]proto.PeerID
 
+	changed        func()
 	titled, looked func() // called once: when a home was looked up after a Title
 }
 
@@ -81,7 +82,11 @@ func (n *names) move(name string, p proto.PeerID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.homes[name] = p
+	n.changed()
 }
+
+// watch lets changed be called by move.
+func (n *names) watch(changed func()) { n.changed = changed }
 
 func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
 	n.mu.Lock()
@@ -174,7 +179,7 @@ func (f *fixture) start() {
 		guard.Bound(time.Now(), time.Now(), time.Now().AddDate(1, 0, 0))
 	}
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Watch: f.names.watch, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
 		Self: f.self, Boot: f.boot, Clock: guard.Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
 	})
 	if err != nil {

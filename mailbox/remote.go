@@ -363,8 +363,14 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 // arrive hands a bundle to the broker. A node that never had a box makes no ledger for it.
 func (b *Boxes) arrive(ctx context.Context, from proto.PeerID, bundle *proto.Bundle) (*mail.Arrival, error) {
 	k := b.broker.Load()
-	if k == nil {
+	home, generation, away := b.awayFrom(bundle.GetBox())
+	switch {
+	case k == nil && away:
+		return mail.Redirect(from, bundle, b.cfg.Clock.Now(), home, generation)
+	case k == nil:
 		return mail.Refuse(from, bundle, b.cfg.Clock.Now())
+	case away:
+		return k.Redirect(from, bundle, home, generation)
 	}
 	admit, err := b.admit(ctx, k, from)
 	if err != nil {

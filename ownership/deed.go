@@ -405,6 +405,8 @@ func (h *Home) reportCreatedTwice(q *queue, deeds []proof) {
 			cause := "two admins created this name while they were not connected: the statement with the lower root counts everywhere"
 			if proto.NamesQueue(q.name) {
 				cause += ", and the other home hands its tasks over"
+			} else {
+				cause += ", and the other home sends its mail on"
 			}
 			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: cause})
 		}

@@ -1,0 +1,223 @@
+package mailbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// homeCheck is how often names are compared with their homes though none is known to have another
+// one, and what could not be done for them is tried again.
+const homeCheck = 10 * time.Second
+
+// awayFrom returns the home of a box of the mesh that is another node; away is false for every
+// other name.
+func (b *Boxes) awayFrom(name string) (home proto.PeerID, generation uint64, away bool) {
+	if strings.Contains(name, "@") {
+		return home, 0, false
+	}
+	home, generation, err := b.parts.Names.HomeOf(name)
+	return home, generation, err == nil && home != b.cfg.Self
+}
+
+// followHomes keeps the spools and boxes of names of the mesh where the mesh says that their homes
+// are, until ctx is done: a name may have been made twice, or seized.
+//
+//	spool ─▶ the new home: the mails have the numbers that they had
+//	box   ─▶ spool for the new home: each mail with one append; then the box is removed
+func (b *Boxes) followHomes(ctx context.Context, k *mail.Broker) {
+	tick := time.NewTicker(homeCheck)
+	defer tick.Stop()
+	for {
+		for name, at := range k.BoxHomes() {
+			if err := b.follow(ctx, k, name, at); ctx.Err() != nil {
+				return
+			} else if err != nil {
+				b.cfg.Logger.Warn("what is here of a box could not follow its home yet", "box", name, "why", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.renamed:
+		case <-tick.C:
+		}
+	}
+}
+
+// follow does for one spool or box what its home asks for.
+func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail.BoxHome) error {
+	if strings.Contains(name, "@") {
+		return nil // its home is in its name
+	}
+	home, generation, err := b.parts.Names.HomeOf(name)
+	switch {
+	case err != nil:
+		return nil // nobody has the name now
+	case at.Spool && (home != at.Home || generation != at.Generation):
+		b.parts.Want(home)
+		return k.Rehome(ctx, name, home, generation)
+	case !at.Spool && home != b.cfg.Self:
+		return b.moveOut(ctx, k, name, home, generation)
+	case !at.Spool && generation != at.Generation:
+		return b.setGeneration(ctx, k, name, generation)
+	}
+	return nil
+}
+
+// setGeneration notes since which generation this node is the home of a box, and opens one that was
+// closed because it was not.
+func (b *Boxes) setGeneration(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	settings, subs, err := boxAndSubs(ctx, k, name)
+	if err != nil {
+		return err
+	}
+	if isClosed(settings) {
+		settings.Draining = false
+		for _, u := range subs {
+			u.Settings.Paused, u.Settings.DeadAge = false, 0
+			if err := k.SetSub(ctx, name, u.Settings, box.Start{}); err != nil {
+				return err
+			}
+		}
+	}
+	settings.Generation = generation
+	return k.SetBox(ctx, settings)
+}
+
+// boxAndSubs returns the settings of a box, and what its subscriptions have. The error is
+// [box.ErrNotFound], or that of a broker that has ended.
+func boxAndSubs(ctx context.Context, k *mail.Broker, name string) (settings box.BoxSettings, subs []box.SubInfo, err error) {
+	found := false
+	err = k.View(ctx, func(s *box.State) {
+		var id box.BoxID
+		if id, found = s.Find(name); !found {
+			return
+		}
+		info, _ := s.Info(id)
+		settings = info.Settings
+		for _, sub := range info.Subs {
+			u, _ := s.SubInfo(id, sub)
+			subs = append(subs, u)
+		}
+	})
+	if err == nil && !found {
+		err = box.ErrNotFound
+	}
+	return settings, subs, err
+}
+
+// moveOut sends what is in a box on to its home, another node, and removes the box when its dead
+// letters are archived. What cannot be sent on is cancelled then, and its senders are told.
+func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, generation uint64) error {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if err := closeBox(ctx, k, name); err != nil {
+		return err
+	}
+	m := b.moving[name]
+	if m == nil {
+		m = &mail.Moving{Box: name, Change: b.tellFirstSender}
+		b.moving[name] = m
+	}
+	m.Home, m.Generation = home, generation
+	for more := true; more; {
+		var err error
+		if more, err = k.MoveOut(ctx, m); err != nil {
+			return err
+		}
+	}
+	b.parts.Want(home)
+	_, subs, err := boxAndSubs(ctx, k, name)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(subs, func(u box.SubInfo) bool { return u.Dead > 0 }) {
+		return nil // the next call finds them archived
+	}
+	if err := k.RemoveBox(ctx, name); err != nil {
+		return err
+	}
+	delete(b.moving, name)
+	b.waits.forget(name)
+	if err := b.readRules(ctx, k); err != nil {
+		return err
+	}
+	kind, _, _ := strings.Cut(name, ":")
+	if kind != wire.BoxTopic {
+		kind = wire.BoxMailbox
+	}
+	to := b.parts.Book.NameOf(home)
+	b.cfg.Logger.Warn("another node is the home of a box of the mesh: what was in the box here goes there", "box", name, "home", to, "mails", m.Moved)
+	b.cfg.Event(wire.EventMailMoved, home, map[string]string{"box": name, "count": fmt.Sprint(m.Moved)})
+	return b.cfg.AuditSystem(ctx, kind+".move", fmt.Sprintf("%s to %s: %d mails", name, to, m.Moved))
+}
+
+// closeBox lets a box take and give no more mail, and its dead letters go to the archive.
+func closeBox(ctx context.Context, k *mail.Broker, name string) error {
+	settings, subs, err := boxAndSubs(ctx, k, name)
+	if err != nil || isClosed(settings) {
+		return err
+	}
+	for _, u := range subs {
+		u.Settings.Paused, u.Settings.DeadAge = true, time.Millisecond
+		if err := k.SetSub(ctx, name, u.Settings, box.Start{}); err != nil {
+			return err
+		}
+	}
+	settings.Draining, settings.Generation = true, 0
+	return k.SetBox(ctx, settings)
+}
+
+// isClosed reports whether a box of the mesh was closed: no home has the generation 0.
+func isClosed(s box.BoxSettings) bool { return s.Draining && s.Generation == 0 }
+
+// tellFirstSender lets the end of a mail that is sent on be told to who sent it first.
+func (b *Boxes) tellFirstSender(from proto.PeerID, l *proto.Letter) {
+	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !from.IsZero() && proto.ValidQueue(sender) {
+		l.BounceTo = []byte(b.mailbox(sender, from).name)
+	}
+	if !from.IsZero() {
+		l.Dedupe = nil // a key of its node
+	}
+}
+
+// serveSelf takes the mail of the spools whose home this node has become, as if another node sent
+// it, until ctx is done.
+func (b *Boxes) serveSelf(ctx context.Context, k *mail.Broker) error {
+	lane, err := k.Lane(ctx, b.cfg.Self)
+	for err == nil {
+		err = b.sendSelf(ctx, k, lane)
+	}
+	if err = ignoreStop(ctx, err); ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// sendSelf takes the next bundle of serveSelf.
+func (b *Boxes) sendSelf(ctx context.Context, k *mail.Broker, lane *mail.Lane) error {
+	m, err := lane.Next(ctx, chain.MaxBundleBytes)
+	if err != nil {
+		return err
+	}
+	a, err := k.Arrive(b.cfg.Self, m, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := a.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	return lane.Answer(ctx, answer)
+}
