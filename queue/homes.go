@@ -179,25 +179,34 @@ func (qs *Queues) Seize(ctx context.Context, name, from string) (wire.Queue, err
 	if err != nil {
 		return q, err
 	}
+	if err := qs.seize(ctx, "queue.seize", qs.Driver.QueueStates()[name], from); err != nil {
+		return q, err
+	}
+	return qs.Get(ctx, name)
+}
+
+// seize makes this node the home of a queue, or of another name, whose home is from.
+func (qs *Queues) seize(ctx context.Context, action string, s *proto.QueueState, from string) error {
+	name, home := proto.TitleText(s.GetName()), proto.PeerID(s.GetHome())
 	p, err := qs.findPeer(from)
-	if from == q.HomeID { // this node may have forgotten it
-		p.Peer, err = proto.ParsePeerID(from)
+	if from == home.String() { // this node may have forgotten it
+		p.Peer, err = home, nil
 	}
 	switch {
 	case err != nil:
-		return q, err
-	case q.Here:
-		return q, fmt.Errorf("%w: this node already is the home of queue %s", wire.ErrRefused, name)
-	case q.HomeID != p.Peer.String():
-		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", wire.ErrRefused, name, q.Home, p.Label())
+		return err
+	case home == qs.self:
+		return fmt.Errorf("%w: this node already is the home of %s", wire.ErrRefused, name)
+	case home != p.Peer:
+		return fmt.Errorf("%w: the home of %s is %s, not %s", wire.ErrRefused, name, qs.parts.Book.NameOf(home), p.Label())
 	case !qs.mayWork(qs.self):
-		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
+		return fmt.Errorf("%w: the home of %s needs the role work, which this node does not have", wire.ErrDenied, name)
 	}
-	if err := qs.cfg.Audit(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
-		return q, err
+	if err := qs.cfg.Audit(ctx, action, s.GetName()+" from "+p.Peer.String()); err != nil {
+		return err
 	}
-	if err := qs.Driver.Seize(ctx, name, p.Peer); err != nil {
-		return q, fmt.Errorf("seize queue %s: %w", name, err)
+	if err := qs.Driver.Seize(ctx, s.GetName(), p.Peer); err != nil {
+		return fmt.Errorf("seize %s: %w", name, err)
 	}
-	return qs.Get(ctx, name)
+	return nil
 }

@@ -83,6 +83,17 @@ func (ts Titles) Title(ctx context.Context, name string, kind proto.TitleKind) e
 	return ts.set(ctx, "title.set", name, deed, false)
 }
 
+// Seize makes this node, an admin, the home of a name whose home, from, is permanently lost. The
+// mail that only that node has is not here.
+func (ts Titles) Seize(ctx context.Context, name, from string) error {
+	s := ts.Driver.Titles()[name]
+	if s == nil {
+		_, _, err := ts.HomeOf(name)
+		return err
+	}
+	return ts.seize(ctx, "title.seize", s, from)
+}
+
 // Remove gives up a name whose home is this node. Everybody learns that it is gone. Only
 // this node can create it again, with [Titles.Title].
 func (ts Titles) Remove(ctx context.Context, name string) error {
@@ -123,10 +134,10 @@ func validTitle(name string) bool {
 	return valid && kind != proto.TitleGroup
 }
 
-// checkMovable refuses to move the home of a name that is not a queue's.
+// checkMovable refuses to move the home of a name that is not a queue's as that of a queue.
 func checkMovable(name string) error {
 	if !proto.NamesQueue(name) {
-		return fmt.Errorf("%w: %.128s is not a queue: its home can be neither handed over nor seized", wire.ErrRefused, name)
+		return fmt.Errorf("%w: %.128s is not a queue: its home is not handed over, and seized with mailbox set or topic set", wire.ErrRefused, name)
 	}
 	return nil
 }
