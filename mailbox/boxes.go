@@ -62,8 +62,9 @@ type Parts struct {
 	Members  inbox.Members      // of whom allow lists speak
 	Want     func(proto.PeerID) // asks for a connection to a peer
 	Names    Names
-	Watch    func(changed func()) // lets changed, which does not block, be called when names have other homes
-	Programs Programs             // of the handlers of mailboxes
+	Seize    func(ctx context.Context, name, from string) error // makes this node the home of a name whose home, from, is lost
+	Watch    func(changed func())                               // lets changed, which does not block, be called when names have other homes
+	Programs Programs                                           // of the handlers of mailboxes
 	Bodies   *bodies.Store
 	Sender   BodySender
 }

@@ -85,6 +85,15 @@ func (n *names) move(name string, p proto.PeerID) {
 	n.changed()
 }
 
+// seize makes n.self the home of a name.
+func (n *names) seize(_ context.Context, name, from string) error {
+	if from != "beta" {
+		return wire.ErrRefused
+	}
+	n.move(name, n.self)
+	return nil
+}
+
 // watch lets changed be called by move.
 func (n *names) watch(changed func()) { n.changed = changed }
 
@@ -179,7 +188,7 @@ func (f *fixture) start() {
 		guard.Bound(time.Now(), time.Now(), time.Now().AddDate(1, 0, 0))
 	}
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Watch: f.names.watch, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Watch: f.names.watch, Seize: f.names.seize, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
 		Self: f.self, Boot: f.boot, Clock: guard.Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
 	})
 	if err != nil {

@@ -73,11 +73,16 @@ func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail
 	return nil
 }
 
-// setGeneration notes since which generation this node is the home of a box, and opens one that was
-// closed because it was not.
+// setGeneration notes since which generation this node is the home of a box.
 func (b *Boxes) setGeneration(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
 	b.changing.Lock()
 	defer b.changing.Unlock()
+	return reopen(ctx, k, name, generation)
+}
+
+// reopen notes since which generation this node is the home of a box, and opens one that was closed
+// because it was not.
+func reopen(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
 	settings, subs, err := boxAndSubs(ctx, k, name)
 	if err != nil {
 		return err
@@ -181,6 +186,31 @@ func closeBox(ctx context.Context, k *mail.Broker, name string) error {
 
 // isClosed reports whether a box of the mesh was closed: no home has the generation 0.
 func isClosed(s box.BoxSettings) bool { return s.Draining && s.Generation == 0 }
+
+// openSettings is settings for a box that is to change, which it opens if it was closed.
+func (b *Boxes) openSettings(ctx context.Context, k *mail.Broker, p place) (current, error) {
+	now, err := b.settings(ctx, k, p, "")
+	if err != nil || !now.exists || p.title == proto.TitleQueue || !isClosed(now.box) {
+		return now, err
+	}
+	if err := reopen(ctx, k, p.name, p.generation); err != nil {
+		return now, failure(p, "", err)
+	}
+	return b.settings(ctx, k, p, "")
+}
+
+// seize makes this node the home of a name of the mesh whose home is lost, with what only that has.
+func (b *Boxes) seize(ctx context.Context, p place, z wire.Seize) error {
+	if !z.AcceptLoss {
+		return invalid("seize %s: accept_loss is not true: what only %.128s has is lost unless that node comes back with its disk: mail that waits or was read, dead letters, subscriptions and settings", p.text, z.From)
+	}
+	if err := b.parts.Seize(ctx, p.name, z.From); err != nil {
+		return err
+	}
+	b.cfg.Logger.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)
+	b.cfg.Event(wire.EventMailSeized, b.cfg.Self, map[string]string{"box": p.text, "from": z.From})
+	return b.cfg.Audit(ctx, p.kind+".seize", p.text+" from "+z.From+": what only that has is lost unless it comes back")
+}
 
 // tellFirstSender lets the end of a mail that is sent on be told to who sent it first.
 func (b *Boxes) tellFirstSender(from proto.PeerID, l *proto.Letter) {

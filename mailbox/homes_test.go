@@ -135,3 +135,46 @@ func TestSpoolWhoseHomeIsHere(t *testing.T) {
 		}
 	})
 }
+
+// The name of a lost home is seized by who accepts the loss, and told; so is one whose box here was
+// closed, which is opened.
+func TestSeizeOfAName(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.stop()
+		f.ledgers = fullDisk{f}
+		f.start()
+		f.mailbox("old", func(s *wire.MailboxSettings) { s.Named = true })
+		f.mail("agent:old", "dead", nil)
+		f.kill("old", "", "dead")
+		f.mailbox("own", nil)
+		for _, name := range []string{"agent:ceo", "agent:old", "agent:own", "topic:news"} {
+			f.names.move(name, f.beta)
+		}
+		time.Sleep(time.Minute)
+		seize := func(name string, z wire.Seize) error {
+			_, err := f.SetMailbox(t.Context(), name, wire.MailboxSettings{BoxSettings: wire.BoxSettings{Seize: &z}})
+			return err
+		}
+		f.refused(seize("ceo", wire.Seize{From: "beta"}), wire.ErrInvalid, "accept_loss is not true")
+		f.refused(seize("ceo", wire.Seize{From: "gamma", AcceptLoss: true}), wire.ErrRefused, "")
+		f.refused(seize("own", wire.Seize{From: "beta", AcceptLoss: true}), wire.ErrRefused, "of its own")
+		f.refused(seize("ceo@beta", wire.Seize{From: "beta", AcceptLoss: true}), wire.ErrInvalid, "without a node")
+		for _, name := range []string{"ceo", "old"} {
+			f.must(seize(name, wire.Seize{From: "beta", AcceptLoss: true}))
+			f.mail("agent:"+name, "x", nil)
+			f.one(name, "", "x")
+		}
+		if _, err := f.SetTopic(t.Context(), "news", wire.BoxSettings{Seize: &wire.Seize{From: "beta", AcceptLoss: true}}); err != nil {
+			t.Error(err)
+		}
+		f.mail("topic:news", "x", nil)
+		if want := "mailbox.seize agent:ceo from beta: what only that has is lost unless it comes back"; !slices.Contains(f.audits, want) {
+			t.Errorf("audits %q, want %q", f.audits, want)
+		}
+		if !slices.ContainsFunc(f.events, func(e map[string]string) bool {
+			return e["kind"] == wire.EventMailSeized && e["box"] == "topic:news" && e["from"] == "beta"
+		}) {
+			t.Errorf("events %v", f.events)
+		}
+	})
+}

@@ -49,10 +49,10 @@ func notesOf(s box.BoxSettings) (n notes) {
 }
 
 // SetMailbox makes a mailbox of this node, or changes one. A named one is a mailbox of the
-// mesh, whose home this node becomes.
+// mesh, whose home this node becomes; if that is seized, it is a new one.
 func (b *Boxes) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
 	p, err := b.find(name)
-	if named := proto.AgentPrefix + trimPrefix(name, proto.AgentPrefix); err == nil && s.Named {
+	if named := proto.AgentPrefix + trimPrefix(name, proto.AgentPrefix); err == nil && (s.Named || s.Seize != nil) {
 		t, e := proto.ParseTarget(named)
 		k := b.broker.Load()
 		switch err = e; {
@@ -76,7 +76,7 @@ func (b *Boxes) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (
 func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
 	switch {
 	case err != nil:
-	case p.home != b.cfg.Self:
+	case p.home != b.cfg.Self && s.Seize == nil:
 		err = b.elsewhere(p)
 	case p.kind != kind:
 		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
@@ -84,7 +84,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 		err = errors.Join(checkBox(p, s), checkSub(p, sub))
 	}
 	if err == nil {
-		p, err = b.title(ctx, p)
+		p, err = b.title(ctx, p, s.Seize)
 	}
 	if err != nil {
 		return wire.Box{}, err
@@ -101,7 +101,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 			return wire.Box{}, err
 		}
 	}
-	now, err := b.settings(ctx, k, p, "")
+	now, err := b.openSettings(ctx, k, p)
 	if err != nil {
 		return wire.Box{}, err
 	}
@@ -283,10 +283,15 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 	return b.cfg.Audit(ctx, p.kind+".remove", p.text)
 }
 
-// title makes this node the home of a name of the mesh.
-func (b *Boxes) title(ctx context.Context, p place) (place, error) {
+// title makes this node the home of a name of the mesh, which it seizes if z says so.
+func (b *Boxes) title(ctx context.Context, p place, z *wire.Seize) (place, error) {
 	if p.title == proto.TitleQueue {
 		return p, nil
+	}
+	if z != nil {
+		if err := b.seize(ctx, p, *z); err != nil {
+			return p, err
+		}
 	}
 	if err := b.parts.Names.Title(ctx, p.name, p.title); err != nil {
 		return p, err

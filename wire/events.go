@@ -74,6 +74,7 @@ const (
 	EventMailRescued      = "mail.rescued"              // low was served only because so many had passed it
 	EventMailBounced      = "mail.bounced"              // a mail was not delivered, and its sender is not told: mail, to, why, cause (loop: too many mails caused one another; no_box: there is no mailbox that could be told; full: its mailbox is full, or the node has no room for the letter; refused: its mailbox takes no mail, or not this letter), bounce
 	EventMailArchived     = "mail.archived"             // dead letters were moved to a file: box, count, file
+	EventMailSeized       = "mail.seized"               // this node is the home of a box of the mesh that was seized, and what only the home before has is lost unless it comes back: box, from (the home before)
 	EventMailMoved        = "mail.moved"                // another node is the home of a box of the mesh now, and what was in the box here goes there: box, count; peer (the home)
 )
 

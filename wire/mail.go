@@ -87,6 +87,7 @@ type BoxSettings struct {
 	Keep      *Duration    `json:"keep,omitempty" doc:"of a mailbox: how long mail that is done is kept to be looked at, unless its body is a large one; 0: it is gone at once; default of a new mailbox: mail.keep of the node"`
 	KeepMails *int         `json:"keep_mails,omitempty" minimum:"0" doc:"how many of those at most; default 10000"`
 	Draining  *bool        `json:"draining,omitempty" doc:"new mail is refused for now"`
+	Seize     *Seize       `json:"seize,omitempty" doc:"makes this node, an admin, the home of a name of the mesh whose home is permanently lost, with a new and empty box"`
 	Handler   *MailHandler `json:"handler,omitempty" doc:"of a mailbox: what this node does with its mail; {} removes it, and without exec and post the fields that are given change"`
 }
 

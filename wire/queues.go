@@ -107,7 +107,7 @@ type QueueSettings struct {
 	MemberRules     *[]MemberRule `json:"member_rules,omitempty" doc:"the nodes that work on it, in this order; empty: every node that serves the kind"`
 }
 
-// Seize names the home of a queue to give up.
+// Seize names the home of a queue, or of a mailbox or topic of the mesh, to give up.
 type Seize struct {
 	From       string `json:"from" minLength:"1" maxLength:"128" doc:"name or id of the home to give up"`
 	AcceptLoss bool   `json:"accept_loss,omitempty" doc:"must be true: accepts that what only that home knows is lost unless it comes back"`

@@ -63,6 +63,44 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 	return s, some, errors.Join(err, bad)
 }
 
+// seizeFlags are the flags that seize the name of a mailbox or a topic of the mesh.
+type seizeFlags struct {
+	on, accept bool
+	from       string
+}
+
+func (f *seizeFlags) add(w *app, c *cobra.Command) {
+	c.Flags().BoolVar(&f.on, "seize", false, "make this node, an admin, the home of a name of the mesh whose home is lost")
+	c.Flags().StringVar(&f.from, "from", "", "with --seize: name or id of the home to give up")
+	c.Flags().BoolVar(&f.accept, "accept-loss", false, "with --seize: accept that what only the old home has is lost unless it comes back")
+	_ = c.RegisterFlagCompletionFunc("from", w.completePeerFlag) // the flag exists
+}
+
+// set adds what the flags say to settings, and returns what the command has done then.
+func (f *seizeFlags) set(s *wire.BoxSettings, name string) (done string, err error) {
+	switch {
+	case !f.on && (f.from != "" || f.accept):
+		return "", usage("--from and --accept-loss go with --seize")
+	case !f.on:
+		return "changed", nil
+	case f.from == "":
+		return "", usage("--from is missing: name the home to give up, as shown by why")
+	case !f.accept:
+		return "", usage("seize %s: this gives up what only %s has of it: the mail that waits there or was read, dead letters, subscriptions and settings. Mail that waits is sent on if it comes back with its disk, else all is lost. As long as it may come back, waiting loses nothing. To continue, add --accept-loss", name, f.from)
+	}
+	s.Seize = &wire.Seize{From: f.from, AcceptLoss: true}
+	return "seized: this node is its home", nil
+}
+
+// seizeHelp explains --seize for a kind of box.
+func seizeHelp(kind string) string {
+	return fmt.Sprintf(`With --seize this node, an admin, becomes the home of a %s of the mesh whose
+home is permanently lost or was revoked: it makes a new and empty one, with the
+settings that are given. Mail that waits on other nodes goes there. What only the
+old home has is lost, also mail that its sender was told is stored. If it comes
+back with its disk, it sends on what waits there, and keeps none of it.`, kind)
+}
+
 // readerFlags are the raw flags of the settings of a mailbox or a subscription.
 type readerFlags struct {
 	filter, mode, strategy, lease, onDead, deadAge, from, to string

@@ -151,25 +151,33 @@ func isNoBox(err error) bool {
 
 func mailboxSet(w *app) *cobra.Command {
 	var f mailboxFlags
+	var z seizeFlags
 	c := &cobra.Command{
 		Use: "set NAME [ARG...]", Short: "Change the settings of a mailbox",
 		Long: `Change the settings of a mailbox, at once and also for what waits in it. Settings
 without a flag do not change; an empty list is the default. An empty --exec or
 --post removes the handler; another --exec or --post keeps the rest of its
-settings, but for those that only programs have.`,
+settings, but for those that only programs have.
+
+` + seizeHelp("mailbox"),
 		Example: `  balefire-node mailbox set ceo --attempts 5 --allow peer:beta,role:work
   balefire-node mailbox set ceo --lease 0 --allow=''
-  balefire-node mailbox set ceo --exec ''`,
+  balefire-node mailbox set ceo --exec ''
+  balefire-node mailbox set desk --seize --from field-09 --accept-loss --allow '*'`,
 		Args: setMailbox, ValidArgsFunction: w.completeMailbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, some, err := f.settings(cmd.Flags().Changed, args[1:])
-			if err := wantSetting(some, err, "--attempts 5"); err != nil {
+			done, missing := z.set(&s.BoxSettings, args[0])
+			if err := wantSetting(some || s.Seize != nil, errors.Join(err, missing), "--attempts 5"); err != nil {
 				return err
 			}
-			return w.showBox(cmd, "changed", printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) {
-				old, err := c.Mailbox(ctx, args[0])
-				if err != nil {
-					return old, err
+			return w.showBox(cmd, done, printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) {
+				var old wire.Box
+				if s.Seize == nil { // otherwise it is a new one
+					var err error
+					if old, err = c.Mailbox(ctx, args[0]); err != nil {
+						return old, err
+					}
 				}
 				return w.setMailbox(ctx, c, args[0], &f.run, cmd.Flags().Changed, old.Settings.Handler, s)
 			})
@@ -178,6 +186,7 @@ settings, but for those that only programs have.`,
 	f.box.add(c, false)
 	f.reader.add(c)
 	f.run.add(c)
+	z.add(w, c)
 	return c
 }
 

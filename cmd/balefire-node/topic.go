@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -57,24 +58,29 @@ until every subscription has read it.`,
 
 func topicSet(w *app) *cobra.Command {
 	var f boxFlags
+	var z seizeFlags
 	c := &cobra.Command{
 		Use: "set TOPIC", Short: "Change the settings of a topic",
-		Long:    "Change the settings of a topic. Settings without a flag do not change; 0 or an\nempty list is the default.",
-		Example: "  balefire-node topic set orders --age 30d\n  balefire-node topic set orders --interest=false", Args: oneTopic, ValidArgsFunction: w.completeTopic,
+		Long:    "Change the settings of a topic. Settings without a flag do not change; 0 or an\nempty list is the default.\n\n" + seizeHelp("topic"),
+		Example: "  balefire-node topic set orders --age 30d\n  balefire-node topic set orders --interest=false\n  balefire-node topic set orders --seize --from field-09 --accept-loss", Args: oneTopic, ValidArgsFunction: w.completeTopic,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, some, err := f.settings(cmd.Flags().Changed)
-			if err := wantSetting(some, err, "--age 30d"); err != nil {
+			done, missing := z.set(&s, args[0])
+			if err := wantSetting(some || s.Seize != nil, errors.Join(err, missing), "--age 30d"); err != nil {
 				return err
 			}
-			return w.showBox(cmd, "changed", printTopic, func(ctx context.Context, c *client.Client) (wire.Box, error) {
-				if old, err := c.Topic(ctx, args[0]); err != nil {
-					return old, err
+			return w.showBox(cmd, done, printTopic, func(ctx context.Context, c *client.Client) (wire.Box, error) {
+				if s.Seize == nil {
+					if old, err := c.Topic(ctx, args[0]); err != nil {
+						return old, err
+					}
 				}
 				return c.SetTopic(ctx, args[0], s)
 			})
 		},
 	}
 	f.add(c, true)
+	z.add(w, c)
 	return c
 }
 

@@ -64,6 +64,7 @@ var events = map[string][]string{
 	wire.EventJoinRequest:  {"{name} asks to join, code {code}: balefire-node peers accept {code}"},
 	wire.EventMailBounced:  {"mail {mail} was not delivered, and its sender is not told ({cause}): {why}"},
 	wire.EventMailArchived: {"{box}: {count} dead letters to {file}"},
+	wire.EventMailSeized:   {"{box} was seized from {from}: what only {from} has is lost unless it comes back"},
 	wire.EventMailMoved:    {"{peer} is the home of {box} now, and {count} mails that were in it here go there"},
 }
 
