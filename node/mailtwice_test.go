@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -194,5 +195,32 @@ func TestTopicMadeTwice(t *testing.T) {
 		if n := len(old.events(wire.EventMailArchived)); n != 1 {
 			t.Errorf("the archive got dead letters %d times, want once", n)
 		}
+	})
+}
+
+// A large body goes with its mail, and into the box of a node that seized the name from its own
+// spool.
+func TestLargeBodyFollowsItsBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 4)
+		defer w.close()
+		home, _, old, far := w.madeTwice("agent:ceo", named("ceo", "*"))
+		body := randomBody(1 << 20)
+		far.sendLarge(wire.Mail{To: "agent:ceo"}, body)
+		time.Sleep(time.Minute)
+		w.Heal()
+		if got := home.readLarge("agent:ceo", 10*time.Minute); !bytes.Equal(got, body) {
+			t.Errorf("%d bytes came", len(got))
+		}
+		old.stored(0, 0)
+		home.halt()
+		old.sendLarge(wire.Mail{To: "agent:ceo"}, body) // both are admins
+		if err := old.seizeMailbox("ceo", home.name); err != nil {
+			t.Fatal(err)
+		}
+		if got := old.readLarge("agent:ceo", time.Minute); !bytes.Equal(got, body) {
+			t.Errorf("%d bytes came from the own spool", len(got))
+		}
+		old.stored(0, 0)
 	})
 }
