@@ -30,7 +30,8 @@ const (
 	maxPunches  = 16              // attempts remembered per peer
 	maxPunching = 8               // peers
 
-	quicFirst = time.Second // head start of QUIC in a punch, without some round trips
+	quicFirst = time.Second            // head start of QUIC in a punch, without some round trips
+	punchWait = 200 * time.Millisecond // for a second packet of QUIC, without some round trips
 )
 
 // A Punch is one attempt to establish a direct path.
@@ -74,7 +75,8 @@ func (h *punchHost) Network() network.Network { return quietNetwork{h.Host.Netwo
 //
 // libp2p has the initiator only open its NAT, and the other side dial. If the initiator is
 // behind a symmetric NAT, the other side dials a port that is not mapped for it, so then
-// both dial. While the kind of the NAT is unknown, the initiator dials in the second half.
+// both dial. While the kind of the NAT is unknown, the initiator dials once the other side had
+// time for a handshake whose first packet came before there was a hole.
 func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
 	ok, dials, why := network.GetSimultaneousConnect(ctx)
 	if !ok {
@@ -94,19 +96,21 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 	if err != nil {
 		return err
 	}
+	rtt := h.t.roundTrip(p)
+	head := min(punchDial/2, quicFirst+3*rtt)
+	waits := min(head/2, punchWait+2*rtt)
 	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.t.punchAddrs(), isQUIC) {
-		return h.punch(ctx, pi, dials, why, punchDial/2)
+		return h.punch(ctx, pi, dials, why, waits)
 	}
-	head := min(punchDial/2, quicFirst+3*h.t.roundTrip(p))
 	first, cancel := context.WithTimeout(ctx, head)
 	allowTCP := h.t.reach.punching.quic.start(p)
-	err = h.punch(first, pi, dials, why, head)
+	err = h.punch(first, pi, dials, why, waits)
 	allowTCP()
 	cancel()
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return h.punch(ctx, pi, dials, why, punchDial/2-head)
+	return h.punch(ctx, pi, dials, why, waits)
 }
 
 // start lets p be dialed directly over QUIC alone until the returned function is called.
