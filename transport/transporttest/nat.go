@@ -62,8 +62,17 @@ func inside(a net.Addr) net.Addr {
 	return in
 }
 
-// outside is the second byte of the address of a symmetric NAT; that of the nodes is 0.
+// outside is the second byte of the address of a symmetric NAT; that of the nodes is 0, and
+// larger after a change of their address.
 const outside = 1
+
+// netOf returns the second byte of the address of node i.
+func (n *Network) netOf(i int) byte {
+	if c := n.nets[i]; c > 0 {
+		return outside + c
+	}
+	return 0
+}
 
 func isOutside(a *net.UDPAddr) bool { ip := a.IP.To4(); return ip != nil && ip[1] == outside }
 
@@ -80,10 +89,13 @@ func withNet(a *net.UDPAddr, second byte) *net.UDPAddr {
 func (n *Network) natAllows(from int, addr net.Addr) bool {
 	to := n.nodeAt(addr)
 	out, in := n.nats[from], n.nats[to]
+	a, ok := addr.(*net.UDPAddr)
+	if ok && !isOutside(a) && a.IP.To4() != nil && a.IP.To4()[1] != n.netOf(to) {
+		return false // an address that the node has no more
+	}
 	if out != nil {
 		out.contacted[to] = true
 	}
-	a, ok := addr.(*net.UDPAddr)
 	switch {
 	case in == nil:
 		return true

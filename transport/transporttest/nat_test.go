@@ -37,3 +37,24 @@ func TestNAT(t *testing.T) {
 		}
 	}
 }
+
+// TestReaddress checks that a node is reached only at its present address, and that NATs do not
+// know it there.
+func TestReaddress(t *testing.T) {
+	n := Mesh(t, Link{})
+	n.Behind(Cone, 1)
+	n.drops(1, n.addrOf(0), 0)
+	old := n.addrOf(0)
+	n.Readdress(0)
+	if !n.drops(2, old, 0) || n.drops(2, n.addrOf(0), 0) {
+		t.Error("the node is reached at its old address, or not at the new one")
+	}
+	n.drops(1, old, 0)
+	if !n.drops(0, n.addrOf(1), 0) {
+		t.Error("the NAT of another node knows the new address")
+	}
+	n.drops(1, n.addrOf(0), 0)
+	if n.drops(0, n.addrOf(1), 0) {
+		t.Error("the NAT of another node does not know the new address after a packet to it")
+	}
+}

@@ -66,6 +66,8 @@ type Network struct {
 	cuts         map[[2]int]bool          // one-way, from and to
 	down         map[int]bool             // nodes without any network
 	nats         map[int]*nat             // nodes behind a NAT
+	nets         map[int]byte             // changes of a node's address
+	wires        map[int]*wire            // the latest socket of each node
 	nodeLoss     map[int]float64          // additional loss of single nodes, both ways
 	nodeLinks    map[int]NodeLink         // of single nodes
 	extraLatency map[[2]int]time.Duration // additional latency between two nodes, lower one first
@@ -86,7 +88,7 @@ type Stats struct {
 // Mesh starts a network with this link between all its nodes, numbered from 0.
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
-	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{},
+	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{}, nets: map[int]byte{}, wires: map[int]*wire{},
 		nodeLoss: map[int]float64{}, nodeLinks: map[int]NodeLink{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}, busy: map[side]time.Time{}}
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
@@ -124,16 +126,18 @@ func (n *Network) Configure(i int, cfg *transport.Config) {
 
 // Addr returns the multiaddr of node i.
 func (n *Network) Addr(i int) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	a := n.addrOf(i)
 	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", a.IP, a.Port)
 }
 
-// addrOf returns the address of node i.
+// addrOf returns the address of node i, inside of its NAT. The caller holds mu.
 func (n *Network) addrOf(i int) *net.UDPAddr {
 	if n.link.OneIP {
 		return &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: port + i}
 	}
-	return &net.UDPAddr{IP: net.IPv4(1, 0, byte((i+1)>>8), byte(i+1)).To4(), Port: port}
+	return &net.UDPAddr{IP: net.IPv4(1, n.netOf(i), byte((i+1)>>8), byte(i+1)).To4(), Port: port}
 }
 
 // nodeAt returns the node at address a. The caller holds mu.

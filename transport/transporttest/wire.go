@@ -3,8 +3,10 @@ package transporttest
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,9 +18,12 @@ import (
 
 // sockets makes the simulated wire the socket of node i.
 func (n *Network) sockets(i int) transport.Sockets {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	own := source{n.addrOf(i).IP}
 	return func(drops func([]byte, net.Addr, time.Time) bool) []quicreuse.Option {
 		return []quicreuse.Option{
-			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.addrOf(i).IP}, nil }),
+			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return own, nil }),
 			quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.newSocket(i, a, drops), nil }),
 		}
 	}
@@ -31,6 +36,18 @@ func SendAll([]byte, net.Addr, time.Time) bool { return false }
 func (n *Network) newSocket(i int, a *net.UDPAddr, drops func([]byte, net.Addr, time.Time) bool) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	w := &wire{SimConn: n.endpoint(i, a), net: n, node: i, drops: drops}
+	w.now.Store(w.SimConn)
+	n.wires[i] = w
+	own := n.nodeLinks[i]
+	if n.link.MTU > 0 || own.In.MTU > 0 || own.Out.MTU > 0 {
+		return pmtuWire{w}
+	}
+	return w
+}
+
+// endpoint returns a new end of the wire of node i. The caller holds mu.
+func (n *Network) endpoint(i int, a *net.UDPAddr) *simnet.SimConn {
 	rate := func(d Direction) simnet.LinkSettings {
 		if d.Queue > 0 {
 			d.Mbps = 0 // its queue has the rate
@@ -38,11 +55,7 @@ func (n *Network) newSocket(i int, a *net.UDPAddr, drops func([]byte, net.Addr, 
 		return simnet.LinkSettings{BitsPerSecond: int(cmp.Or(d.Mbps, n.link.Mbps, 1000) * simnet.Mibps)}
 	}
 	own := n.nodeLinks[i]
-	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)}), n, i, drops}
-	if n.link.MTU > 0 || own.In.MTU > 0 || own.Out.MTU > 0 {
-		return pmtuWire{w}
-	}
-	return w
+	return n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)})
 }
 
 // A pmtuWire is a wire on which QUIC performs path MTU discovery: it does so where it can
@@ -61,7 +74,9 @@ func (pmtuWire) SyscallConn() (syscall.RawConn, error) {
 
 // A wire is one node's socket.
 type wire struct {
-	*simnet.SimConn
+	*simnet.SimConn                                // at its first address
+	now             atomic.Pointer[simnet.SimConn] // at its present address
+
 	net   *Network
 	node  int
 	drops func(b []byte, to net.Addr, now time.Time) bool // of the node itself
@@ -84,21 +99,53 @@ func (w *wire) send(p []byte, to net.Addr) (int, error) {
 	if !ok {
 		return len(p), nil
 	}
+	at := w.now.Load()
 	if wait == 0 {
-		return w.SimConn.WriteTo(p, inside(to))
+		return at.WriteTo(p, inside(to))
 	}
 	later := bytes.Clone(p)
-	time.AfterFunc(wait, func() { _, _ = w.SimConn.WriteTo(later, inside(to)) })
+	time.AfterFunc(wait, func() { _, _ = at.WriteTo(later, inside(to)) })
 	return len(p), nil
 }
 
 // ReadFrom returns the next packet, and its sender as this node sees it.
 func (w *wire) ReadFrom(p []byte) (int, net.Addr, error) {
-	n, from, err := w.SimConn.ReadFrom(p)
-	if err != nil {
-		return n, from, err
+	for {
+		at := w.now.Load()
+		n, from, err := at.ReadFrom(p)
+		if err != nil && at != w.now.Load() {
+			continue // the node has another address now
+		}
+		if err != nil {
+			return n, from, err
+		}
+		return n, w.net.seenBy(w.node, from), nil
 	}
-	return n, w.net.seenBy(w.node, from), nil
+}
+
+// SetReadDeadline sets the deadline at the present address.
+func (w *wire) SetReadDeadline(t time.Time) error { return w.now.Load().SetReadDeadline(t) }
+
+// Close closes the socket.
+func (w *wire) Close() error { return errors.Join(w.now.Load().Close(), w.SimConn.Close()) }
+
+// Readdress gives node i, which is not behind a symmetric NAT, another address: nothing that
+// is sent to the old one arrives, and NATs, its own included, know nothing of the new one.
+// What it has sent before still arrives, from the old address.
+func (n *Network) Readdress(i int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.nets[i]++
+	for _, nat := range n.nats {
+		delete(nat.contacted, i)
+	}
+	if nat := n.nats[i]; nat != nil {
+		clear(nat.contacted)
+	}
+	if w := n.wires[i]; w != nil {
+		old := w.now.Swap(n.endpoint(i, n.addrOf(i)))
+		_ = old.SetReadDeadline(time.Unix(0, 0)) // it never fails; ReadFrom returns
+	}
 }
 
 // keeps reports whether the network holds p.
