@@ -140,3 +140,7 @@ func TestNewAddressIsAnnounced(t *testing.T) {
 	}
 	eventually(t, "it tells the LAN", func() bool { return starts.Load() == 4 })
 }
+
+// AddressesChanged tells t that the addresses of its machine have changed, as its watch of the
+// interfaces does; a simulated network has none.
+func (t *Transport) AddressesChanged() { t.addressesChanged() }

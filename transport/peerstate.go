@@ -24,7 +24,7 @@ type peerState struct {
 	tasks     intake        // its task streams
 	mail      intake        // its mail streams
 	bodies    chan struct{} // held by each streamed body to it
-	taking    int           // streamed bodies from it
+	receiving []bodyStream  // streamed bodies from it
 	dial      redialState
 	redial    *redialAttempt // running; nil: none
 	lastSeen  time.Time      // wall time of the last byte on closed verified connections
@@ -120,20 +120,30 @@ func (t *Transport) forget(n *peerState) {
 	}
 }
 
-// checkAlive closes an old connection unless it receives data: a peer that reconnects may
-// have lost it.
+// aliveRounds bounds the PINGs of a check whether a connection is alive.
+const aliveRounds = 5
+
+// checkAlive closes an old connection that brings nothing in answer to a PING: a peer that
+// reconnects, or this node itself, may have lost it. What comes instead may have been on its
+// way before that: then it is asked again, and in the end left to the heartbeat.
 func (t *Transport) checkAlive(ctx context.Context, c *conn) {
-	before := c.heard()
-	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
-	timer := time.NewTimer(t.cfg.Timing.Busy + 2*c.longestRTT())
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-c.gone:
-	case <-timer.C:
-		if c.heard() == before {
+	pong := make(chan time.Duration, aliveRounds)
+	for range aliveRounds {
+		before := c.heard()
+		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), pong)})
+		timer := time.NewTimer(t.cfg.Timing.Busy + 2*c.longestRTT())
+		select {
+		case <-ctx.Done():
+		case <-c.gone:
+		case <-pong:
+		case <-timer.C:
+			if c.heard() != before {
+				continue
+			}
 			c.raw.Close()
 		}
+		timer.Stop()
+		return
 	}
 }
 

@@ -316,7 +316,8 @@ func (t *Transport) prefer(n *peerState, c *conn) {
 }
 
 // follow uses the relayed connection on which the other side has just opened a task stream:
-// it knows why. If both sides have just chosen one, that of the lower id counts.
+// it knows why. If both sides have just chosen one, that of the lower id counts. A direct
+// connection, which the other side does not use, may be lost.
 func (t *Transport) follow(c *conn) {
 	if c.direct() {
 		return
@@ -327,9 +328,12 @@ func (t *Transport) follow(c *conn) {
 	if n == nil || !slices.Contains(n.conns, c) {
 		return
 	}
-	now := t.cfg.Clock.Mono()
-	if best := n.best(); best != c && best != nil && !best.direct() && comparePeers(t.self, c.peer) < 0 && now-best.preferred < followAfter {
+	now, best := t.cfg.Clock.Mono(), n.best()
+	if best != c && !best.direct() && comparePeers(t.self, c.peer) < 0 && now-best.preferred < followAfter {
 		return
+	}
+	if best.direct() {
+		t.group.start(func(ctx context.Context) { t.checkAlive(ctx, best) })
 	}
 	c.preferred = now
 	t.updatePath(n)

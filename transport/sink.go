@@ -67,10 +67,11 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.sendOfferReply(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
-	if !t.takeBody(s.conn.peer, 1) {
+	t.endPrevious(ctx, s, object.Name())
+	release, ok := t.takeBody(s, object.Name())
+	if !ok {
 		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are already being received"})
 	}
-	release := sync.OnceFunc(func() { t.takeBody(s.conn.peer, -1) })
 	defer release()
 	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer, &object)
 	if sink == nil || reply.GetCode() != proto.CodeOK {
@@ -87,16 +88,53 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	return i.run()
 }
 
-// takeBody counts the bodies being received from p, at most maxBodies at once.
-func (t *Transport) takeBody(p proto.PeerID, by int) bool {
+// A bodyStream is a stream on which a body comes, or is offered.
+type bodyStream struct {
+	stream *stream
+	name   bodies.Name
+	ended  chan struct{} // closed when the next one may begin
+}
+
+// takeBody counts a body that comes on s until it is released, at most maxBodies of a peer at
+// once.
+func (t *Transport) takeBody(s *stream, name bodies.Name) (release func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.peer(p)
-	if n.taking+by > maxBodies {
-		return false
+	n := t.peer(s.conn.peer)
+	if len(n.receiving) >= maxBodies {
+		return nil, false
 	}
-	n.taking += by
-	return true
+	ended := make(chan struct{})
+	n.receiving = append(n.receiving, bodyStream{s, name, ended})
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		n.receiving = slices.DeleteFunc(n.receiving, func(b bodyStream) bool { return b.stream == s })
+		close(ended)
+	}), true
+}
+
+// endPrevious ends the stream on which the same body comes from the peer of s over another
+// connection, and waits for that, for a limited time: the peer has given up the connection,
+// which this node may not know for half a minute.
+func (t *Transport) endPrevious(ctx context.Context, s *stream, name bodies.Name) {
+	t.mu.Lock()
+	all := t.peer(s.conn.peer).receiving
+	i := slices.IndexFunc(all, func(b bodyStream) bool { return b.name == name && b.stream.conn != s.conn })
+	if i < 0 {
+		t.mu.Unlock()
+		return
+	}
+	previous := all[i]
+	t.mu.Unlock()
+	t.group.start(func(context.Context) { previous.stream.Reset() }) // it blocks on a dead relayed path
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
+	defer cancel()
+	select {
+	case <-previous.ended:
+	case <-s.conn.gone:
+	case <-ctx.Done():
+	}
 }
 
 func (s *stream) sendOfferReply(r *proto.OfferReply) error {

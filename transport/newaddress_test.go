@@ -1,0 +1,164 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/bodies"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A receiver receives objects into a store, one stream for each, as a node does.
+type receiver struct{ *bodies.Store }
+
+func (r receiver) Offer(_ context.Context, _ proto.PeerID, _ *proto.Offer, object *bodies.Manifest) (transport.BodySink, *proto.OfferReply) {
+	in, err := r.Receive(*object, bodies.Terms{})
+	switch {
+	case errors.Is(err, bodies.ErrExists):
+		return nil, &proto.OfferReply{}
+	case err != nil:
+		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: err.Error()}
+	}
+	return receiving{in}, &proto.OfferReply{Have: in.Have()}
+}
+
+type receiving struct{ *bodies.Incoming }
+
+func (r receiving) End(whole bool) error {
+	if whole {
+		return r.Commit()
+	}
+	return r.Close()
+}
+
+func openStore(t *testing.T) *bodies.Store {
+	t.Helper()
+	s, err := bodies.Open(t.TempDir(), bodies.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// sealed returns the offer of a body of this size, and its chunks.
+func sealed(t *testing.T, size int) (*proto.Offer, *bodies.Source) {
+	t.Helper()
+	s := openStore(t)
+	ref, m, err := s.Seal(t.Context(), io.LimitReader(rand.NewChaCha8([32]byte{}), int64(size)), bodies.SealOptions{Suite: bodies.AES})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := s.Source(ref.Name.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	h := proto.Header{What: proto.WhatTask, Suite: 1, ID: proto.TaskID{1}, Created: 1, NotAfter: 2}
+	h.SetObject(m.Name(), m.Size)
+	return &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.TypeData, Manifest: m.Append(nil)}, src
+}
+
+// linkMbps is the rate of the link of a sender of bodies.
+const linkMbps = 8
+
+// senderLink is that link: two seconds of a body wait there.
+var senderLink = transporttest.Both(transporttest.Direction{Mbps: linkMbps, Queue: 2 * linkMbps * 1_000_000 / 8})
+
+// sending sends a body from node 0 to node 1, again and again until it is there, and returns
+// whether it is. The caller must call stop.
+func (m *reachSim) sending(size int) (sent func() bool, stop func()) {
+	m.t.Helper()
+	offer, body := sealed(m.t, size)
+	ctx, cancel := context.WithCancel(m.t.Context())
+	var there atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil && !there.Load() {
+			err := m.nodes[0].SendBody(ctx, m.nodes[1].Peer(), offer, body)
+			there.Store(err == nil)
+			time.Sleep(500 * time.Millisecond)
+		}
+	})
+	return there.Load, func() { cancel(); wg.Wait() }
+}
+
+// bodyMesh is a mesh in which node 1, reached directly, receives bodies.
+func bodyMesh(t *testing.T, dialer int) *reachSim {
+	t.Helper()
+	m := newReachSimWith(t, 4, transporttest.Cone, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100, Seed: 1}, func(n *simNode, cfg *transport.Config) {
+		n.knows = []int{2, 3}
+		if n.id == 1 {
+			cfg.Bodies = receiver{openStore(t)}
+		}
+	})
+	m.await(20*time.Second, "reservations", func() bool { return len(m.nodes[0].Reservations()) == 2 && len(m.nodes[1].Reservations()) == 2 })
+	m.nodes[dialer].setKnown(nil)
+	m.nodes[dialer].Want(m.nodes[1-dialer].Peer())
+	m.await(20*time.Second, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
+	m.nodes[1-dialer].setKnown(nil)
+	m.SetNodeLink(0, senderLink)
+	time.Sleep(10 * time.Second)
+	return m
+}
+
+// TestNewAddressWithinABody gives the sender of a body another address while two seconds of it
+// are in the queue of its link: the body goes on at once when the sender has noticed it,
+// whichever side has dialed, and the receiver leaves the dead path.
+func TestNewAddressWithinABody(t *testing.T) {
+	for _, dialer := range []int{0, 1} {
+		t.Run([]string{"dialed by the sender", "dialed by the receiver"}[dialer], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const size = 8_000_000
+				m := bodyMesh(t, dialer)
+				defer m.close()
+				sent, stop := m.sending(size)
+				defer stop()
+				began := m.clock.Mono()
+				time.Sleep(4 * time.Second)
+				m.Readdress(0)
+				time.Sleep(time.Second) // the addresses of interfaces are read once a second
+				m.nodes[0].AddressesChanged()
+				left := m.await(20*time.Second, "the dead path is left", func() bool { return !m.direct(1, 0) })
+				m.await(time.Minute, "the body", sent)
+				line := time.Duration(size*8/linkMbps) * time.Microsecond
+				took := m.clock.Mono() - began
+				t.Logf("the body took %v, %v at the rate of the line; the receiver left the dead path after %v", took, line, left)
+				if took > line+7*time.Second {
+					t.Errorf("the body took %v, want at most 7s more than %v", took, line)
+				}
+				if left > 10*time.Second {
+					t.Errorf("the receiver left the dead path after %v, want at most 10s", left)
+				}
+			})
+		})
+	}
+}
+
+// TestBytesOnTheirWayAreNoAnswer checks that a connection that is dead in both directions is
+// closed by a check, although two seconds of a body were on their way when it began.
+func TestBytesOnTheirWayAreNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bodyMesh(t, 0)
+		defer m.close()
+		_, stop := m.sending(8_000_000)
+		defer stop()
+		time.Sleep(4 * time.Second)
+		m.Partition([]int{1, 2, 3}, []int{0})
+		m.nodes[1].AddressesChanged()
+		took := m.await(time.Minute, "the dead path is left", func() bool { return !m.direct(1, 0) })
+		t.Logf("left after %v", took)
+		if took > 15*time.Second {
+			t.Errorf("the dead path was left after %v, want at most 15s", took)
+		}
+	})
+}
