@@ -113,29 +113,34 @@ func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
 		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []wire.Note{},
 	}
 	s.Accusers = v.accusers()
-	var dead []string
-	for _, m := range v.Members(ctx) {
-		s.Members++
-		s.States[m.State]++
-		switch {
-		case m.Self:
-		case m.Path == "direct":
-			s.Direct++
-		case m.Connected:
-			s.Relayed++
-		}
-		if m.State == gossip.Dead.String() {
-			dead = append(dead, m.Name)
-		}
-	}
-	s.Connected = s.Direct + s.Relayed
-	slices.Sort(dead)
+	dead := countMembers(&s, v.Members(ctx))
 	s.Leases = v.Queues.LeaseRisks(ctx)
 	for _, l := range s.Leases {
 		s.Risks = append(s.Risks, riskNote(l))
 	}
 	s.Risks = append(s.Risks, v.meshRisks(&s, dead)...)
 	return s
+}
+
+// countMembers counts members in s and returns the names of the dead ones. A connection to one
+// of these, which may take half a minute to close, is no path.
+func countMembers(s *wire.MeshSummary, members []wire.Member) (dead []string) {
+	for _, m := range members {
+		s.Members++
+		s.States[m.State]++
+		switch {
+		case m.State == gossip.Dead.String():
+			dead = append(dead, m.Name)
+		case m.Self:
+		case m.Path == "direct":
+			s.Direct++
+		case m.Connected:
+			s.Relayed++
+		}
+	}
+	s.Connected = s.Direct + s.Relayed
+	slices.Sort(dead)
+	return dead
 }
 
 // meshRisks lists what an operator should look at in the mesh.

@@ -40,7 +40,7 @@ type MeshSummary struct {
 	Mesh        string         `json:"mesh"`
 	Members     int            `json:"members" doc:"including this node"`
 	States      map[string]int `json:"states"`
-	Connected   int            `json:"connected"`
+	Connected   int            `json:"connected" doc:"members that are not DEAD, by a path of either kind"`
 	Direct      int            `json:"direct"`
 	Relayed     int            `json:"relayed"`
 	Isolated    bool           `json:"isolated" doc:"this node receives nothing from any member, or other members suspect it"`

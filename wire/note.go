@@ -257,7 +257,7 @@ const (
 	NoteNoPeer         NoteCode = "no_peer"          // no peer is known yet
 	NoteNoneConnected  NoteCode = "none_connected"   // no peer is connected
 	NoteNoQUIC         NoteCode = "no_quic"          // there is no direct QUIC connection
-	NoteSymmetricNAT   NoteCode = "symmetric_nat"    // hole punching fails behind it
+	NoteSymmetricNAT   NoteCode = "symmetric_nat"    // hole punching mostly fails behind it
 	NoteReservesNone   NoteCode = "reserves_none"    // net.relays is 0
 	NoteNoRelay        NoteCode = "no_relay"         // no other member is a relay
 	NoteNoReservation  NoteCode = "no_reservation"   // members are relays, but none has a reservation of this node: count

@@ -368,7 +368,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteNoPeer:         say("no peer is known yet", "create a ticket for one with balefire-node invite"),
 	wire.NoteNoneConnected:  say("no peer is connected", "check this machine's network; balefire-node peers shows why each dial failed"),
 	wire.NoteNoQUIC:         say("there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred", ""),
-	wire.NoteSymmetricNAT:   say("this node is behind a symmetric NAT: hole punching fails, so peers reach it through relays", "a forwarded port (net.announce) or net.port_map would allow direct connections"),
+	wire.NoteSymmetricNAT:   say("this node is behind a symmetric NAT: hole punching mostly fails, so peers reach it through relays", "a forwarded port (net.announce) or net.port_map would allow direct connections"),
 	wire.NoteReservesNone:   say("net.relays is 0: behind a NAT, no peer can open a connection to this node", ""),
 	wire.NoteNoRelay:        say("no other member is a relay", "give a reachable one the role relay, so that nodes behind NATs can be reached"),
 	wire.NoteNoReservation:  say("{count} members are relays, but this node has no reservation at any: peers behind a NAT cannot open a connection to it", ""),
