@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	describeEvery = 2 * time.Second // between two calls of Config.Self
-	loadEvery     = 5 * time.Second // minimum between two records that differ only in the work
-	measuredEvery = time.Minute     // minimum between two that differ only in measurements, which vary at rest, and random up to twice that
+	describeEvery = 2 * time.Second  // between two calls of Config.Self
+	loadEvery     = 5 * time.Second  // minimum between two records that differ only in the work
+	measuredEvery = time.Minute      // minimum between two that differ only in measurements, which vary at rest, and random up to twice that
+	relaysSpread  = 10 * time.Second // within which a change of the relays is published, at random, while one of them stays
 	// maxTopic leaves room in a gossip message for what surrounds the rumors.
 	maxTopic = proto.MaxControl - 1<<10
 )
@@ -26,6 +27,7 @@ type selfRecord struct {
 	info    Self
 	at      time.Duration
 	spread  time.Duration // until it is replaced for measurements, beyond measuredEvery
+	relays  time.Duration // since when the relays are others, of which one stays; 0: they are not
 	leaving bool
 }
 
@@ -95,37 +97,49 @@ func (r *Runner) describeLoop(ctx context.Context) error {
 func (r *Runner) Describe() {
 	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
-		if r.self.leaving || now-r.self.at < r.self.minAge(own) {
+		if r.self.leaving || !r.self.due(own, now) {
 			return nil
 		}
-		r.self.info, r.self.at, r.self.spread = own, now, r.core.jitter(measuredEvery)
+		r.self = selfRecord{info: own, at: now, spread: r.core.jitter(measuredEvery)}
 		return r.core.Revise(now)
 	})
 }
 
-// minAge returns the minimum age of s before it is replaced by one with p. What a change of
-// the network lets all measure at once they do not all publish at once: a narrow link could
-// not take it.
-func (s *selfRecord) minAge(p Self) time.Duration {
+// due reports whether s is replaced now by a record with p. What a change of the network lets
+// all measure at once, or the death of a relay, they do not all publish at once: a narrow link
+// could not take it.
+func (s *selfRecord) due(p Self, now time.Duration) bool {
 	age := s.info.minAge(p)
 	if age == measuredEvery {
 		age += s.spread
 	}
-	return age
-}
-
-// sameExceptLoad reports whether o and p differ at most in load and measurements.
-func (o Self) sameExceptLoad(p Self) bool {
-	return o.State == p.State && o.Open == p.Open && o.Priority == p.Priority && o.Version == p.Version && o.Started.Equal(p.Started) &&
-		slices.Equal(o.Labels, p.Labels) && slices.Equal(o.Kinds, p.Kinds) && slices.Equal(o.Relays, p.Relays) && slices.Equal(o.Addrs, p.Addrs)
-}
-
-// minAge returns the minimum age of a record with o before it is replaced by one with p.
-func (o Self) minAge(p Self) time.Duration {
 	switch {
-	case !o.sameExceptLoad(p):
+	case slices.Equal(s.info.Relays, p.Relays):
+		s.relays = 0
+	case age > 0:
+		if s.relays == 0 {
+			s.relays = max(now, 1)
+		}
+		age = max(age, s.relays-s.at+time.Duration(float64(s.spread)/float64(measuredEvery)*float64(relaysSpread)))
+	}
+	return now-s.at >= age
+}
+
+// sameExceptRelays reports whether o and p differ at most in the relays, in load and in
+// measurements.
+func (o Self) sameExceptRelays(p Self) bool {
+	return o.State == p.State && o.Open == p.Open && o.Priority == p.Priority && o.Version == p.Version && o.Started.Equal(p.Started) &&
+		slices.Equal(o.Labels, p.Labels) && slices.Equal(o.Kinds, p.Kinds) && slices.Equal(o.Addrs, p.Addrs)
+}
+
+// minAge returns the minimum age of a record with o before it is replaced by one with p. While
+// one of the relays stays, the node is reached through it.
+func (o Self) minAge(p Self) time.Duration {
+	sameRelays := slices.Equal(o.Relays, p.Relays)
+	switch {
+	case !o.sameExceptRelays(p) || !sameRelays && !slices.ContainsFunc(o.Relays, func(r proto.PeerID) bool { return slices.Contains(p.Relays, r) }):
 		return 0
-	case workChanged(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
+	case !sameRelays || workChanged(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
 		return loadEvery
 	case machineChanged(o.Load, p.Load) || hopsChanged(o.Hops, p.Hops):
 		return measuredEvery

@@ -14,30 +14,55 @@ func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 	hops := func(relay byte, rtt uint32) []*proto.Hop {
 		return []*proto.Hop{{Relay: []byte{relay}, RttMs: rtt}}
 	}
-	was := Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 100}, Hops: hops(1, 20)}
+	relays := func(ids ...byte) (all []proto.PeerID) {
+		for _, id := range ids {
+			all = append(all, proto.PeerID{id})
+		}
+		return all
+	}
+	was := Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 100}, Hops: hops(1, 20), Relays: relays(1, 2)}
+	with := func(change func(*Self)) Self { s := was; change(&s); return s }
 	for _, tt := range []struct {
 		name string
 		is   Self
 		want time.Duration
 	}{
 		{"no change", was, math.MaxInt64},
-		{"another version", Self{Version: "2", Load: was.Load, Hops: was.Hops}, 0},
-		{"no slot is free", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 4, CpuPermille: 100}, Hops: was.Hops}, loadEvery},
-		{"another relay", Self{Version: "1", Load: was.Load, Hops: hops(2, 20)}, loadEvery},
-		{"CPU load rises", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 300}, Hops: was.Hops}, measuredEvery},
-		{"CPU load rises a little", Self{Version: "1", Load: &proto.Load{Slots: 4, Busy: 1, CpuPermille: 150}, Hops: was.Hops}, math.MaxInt64},
-		{"RTT to the relay rises", Self{Version: "1", Load: was.Load, Hops: hops(1, 60)}, measuredEvery},
-		{"RTT rises a little", Self{Version: "1", Load: was.Load, Hops: hops(1, 24)}, math.MaxInt64},
+		{"another version", with(func(s *Self) { s.Version = "2" }), 0},
+		{"one of two relays stays", with(func(s *Self) { s.Relays = relays(2, 3) }), loadEvery},
+		{"a relay less", with(func(s *Self) { s.Relays = relays(2) }), loadEvery},
+		{"a relay more", with(func(s *Self) { s.Relays = relays(1, 2, 3) }), loadEvery},
+		{"no relay stays", with(func(s *Self) { s.Relays = relays(3, 4) }), 0},
+		{"no relay is left", with(func(s *Self) { s.Relays = nil }), 0},
+		{"a relay and the version", with(func(s *Self) { s.Version, s.Relays = "2", relays(2, 3) }), 0},
+		{"no slot is free", with(func(s *Self) { s.Load = &proto.Load{Slots: 4, Busy: 4, CpuPermille: 100} }), loadEvery},
+		{"a path to another relay", with(func(s *Self) { s.Hops = hops(2, 20) }), loadEvery},
+		{"CPU load rises", with(func(s *Self) { s.Load = &proto.Load{Slots: 4, Busy: 1, CpuPermille: 300} }), measuredEvery},
+		{"CPU load rises a little", with(func(s *Self) { s.Load = &proto.Load{Slots: 4, Busy: 1, CpuPermille: 150} }), math.MaxInt64},
+		{"RTT to the relay rises", with(func(s *Self) { s.Hops = hops(1, 60) }), measuredEvery},
+		{"RTT rises a little", with(func(s *Self) { s.Hops = hops(1, 24) }), math.MaxInt64},
 	} {
 		if got := was.minAge(tt.is); got != tt.want {
 			t.Errorf("%s: published after %v, want %v", tt.name, got, tt.want)
 		}
-		want := tt.want
-		if want == measuredEvery {
-			want += 20 * time.Second // not all at once
-		}
-		if got := (&selfRecord{info: was, spread: 20 * time.Second}).minAge(tt.is); got != want {
-			t.Errorf("%s: published after %v, want %v", tt.name, got, want)
-		}
+	}
+
+	// What many nodes see at once they publish at random moments.
+	measured := selfRecord{info: was, spread: 20 * time.Second}
+	louder := with(func(s *Self) { s.Hops = hops(1, 60) })
+	if least := measuredEvery + 20*time.Second; measured.due(louder, least-1) || !measured.due(louder, least) {
+		t.Errorf("a measurement is not published after %v", least)
+	}
+	const at = time.Hour // when relay 1 dies
+	lost := selfRecord{info: was, spread: measuredEvery / 2}
+	left, next := with(func(s *Self) { s.Relays = relays(2) }), with(func(s *Self) { s.Relays = relays(2, 3) })
+	if least := at + relaysSpread/2; lost.due(left, at) || lost.due(next, least-1) || !lost.due(next, least) {
+		t.Errorf("a lost relay is not published %v later", least-at)
+	}
+	if lost.due(was, at+relaysSpread/2); lost.due(left, at+relaysSpread) {
+		t.Error("a relay that is lost again is published at once")
+	}
+	if !lost.due(with(func(s *Self) { s.Relays = relays(3) }), at) {
+		t.Error("a node that no relay reaches does not publish that at once")
 	}
 }
