@@ -11,7 +11,7 @@ const (
 	helpers       = 3 // nodes asked to probe a target that did not answer
 	suspicionMult = 4 // time to refute when no other node can confirm, in intervals times log10 of the mesh's size
 	suspicionMax  = 6 // maximum time to refute, without confirmations, as a multiple of it
-	confirmations = 3 // confirmations that reduce the time to its minimum
+	confirmations = 2 // confirmations that reduce the time to its minimum
 	confirmedMult = 3 // minimum time to refute, in the unit of suspicionMult
 )
 

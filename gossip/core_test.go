@@ -87,9 +87,23 @@ func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 	for _, tt := range []struct {
 		n, k      int
 		low, high time.Duration
-	}{{2, 0, 4 * time.Second, 4 * time.Second}, {3, 0, 4 * time.Second, 4 * time.Second}, {4, 2, 3 * time.Second, 24 * time.Second}, {5, 3, 3 * time.Second, 24 * time.Second}, {100, 3, 6 * time.Second, 48 * time.Second}} {
+	}{{2, 0, 4 * time.Second, 4 * time.Second}, {3, 0, 4 * time.Second, 4 * time.Second}, {4, 2, 3 * time.Second, 24 * time.Second}, {5, 2, 3 * time.Second, 24 * time.Second}, {100, 2, 6 * time.Second, 48 * time.Second}} {
 		if l, h, k := tuning.suspicion(tt.n); l != tt.low || h != tt.high || k != tt.k {
 			t.Errorf("%d nodes: %v to %v, %d must agree", tt.n, l, h, k)
+		}
+	}
+}
+
+// Of a dead node no more is told than what shortens its time to refute: three accusations.
+func TestThreeAccuse(t *testing.T) {
+	for seed := range uint64(10) {
+		s := newSim(seed, 15, Tuning{})
+		s.run(time.Minute)
+		before := s.accused
+		s.kill(s.nodes[4])
+		s.run(30 * time.Second)
+		if n := s.accused - before; n > 3 || !s.agree(actualStatus) {
+			t.Errorf("seed %d: %d members accused a dead one, want at most 3, and all know of its death", seed, n)
 		}
 	}
 }

@@ -26,6 +26,7 @@ type sim struct {
 
 	events   func(at *simNode, e *Event) // receives all events of all nodes
 	messages uint64                      // probes and replies sent
+	accused  int                         // accusations published that state SUSPECT
 	steps    uint64
 }
 
@@ -226,6 +227,11 @@ func (s *sim) act(n *simNode, actions []Action) {
 			}
 			s.send(n, s.find(a.Peer), simEvent{kind: kind, number: a.Number, target: a.Target, missed: a.Missed, updates: a.Updates}, true)
 		case DoPublish:
+			for _, u := range a.Updates {
+				if u.Record == nil && u.Liveness == proto.Suspect {
+					s.accused++
+				}
+			}
 			for _, o := range s.nodes {
 				if o != n && o.up {
 					s.send(n, o, simEvent{kind: simRumors, updates: a.Updates}, true)

@@ -15,7 +15,7 @@ type suspicion struct {
 	deadline  time.Duration
 	low, high time.Duration
 	k         int       // confirmations that reduce the time to low
-	by        []*Update // one per accuser, at most k+2; the first accuser first
+	by        []*Update // one per accuser, at most k+1, or 2; the first accuser first
 }
 
 func (s *suspicion) has(p proto.PeerID) bool {
@@ -31,7 +31,7 @@ func (c *Core) suspect(now time.Duration, m *member, by proto.PeerID, updates *U
 		c.change(now, m, Suspect, by)
 		m.suspicion = s
 		c.suspects = append(c.suspects, m)
-	} else if s.has(by) || len(s.by) > s.k+1 {
+	} else if s.has(by) || len(s.by) > max(s.k, 1) {
 		return // nothing new
 	} else {
 		c.counts.Confirmations++
