@@ -87,7 +87,7 @@ var situations = []situation{
 	{name: "two members on one port", build: twoMembers, end: overQUIC, within: 10 * time.Second},
 	{name: "UDP blocked on both sides", brief: true, build: restricted(noUDP, noUDP), end: overTCP, within: 5 * time.Second},
 	{name: "UDP rejected on both sides", build: restricted(rejectUDP, rejectUDP), end: overTCP, within: 5 * time.Second},
-	{name: "UDP blocked on one side", build: restricted(noUDP, open), end: overRelay, within: 5 * time.Second},
+	{name: "UDP blocked on one side", build: restricted(noUDP, open), end: overTCP, within: 5 * time.Second},
 	{name: "UDP blocked and symmetric", build: blockedAndSymmetric, end: overRelay, within: 5 * time.Second},
 	{name: "only port 443 on one side, the rest dropped", build: restricted(only443, open), end: overRelay, within: 5 * time.Second},
 	{name: "only port 443 on one side, the rest rejected", build: restricted(reject443, open), end: overRelay, within: 5 * time.Second},

@@ -240,15 +240,51 @@ func (t *Transport) stopPunching() {
 	}
 }
 
-// punchAddrs returns the addresses that others can punch: observed and announced ones.
+// punchAddrs returns the addresses that others can punch: observed and announced ones, and
+// TCP ones that are likely.
 func (t *Transport) punchAddrs() []ma.Multiaddr {
 	out := t.reach.seen.addrs()
 	for _, s := range t.cfg.Announce {
-		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) && len(out) < maxPunchAddrs && !slices.ContainsFunc(out, a.Equal) {
+		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) && !slices.ContainsFunc(out, a.Equal) {
 			out = append(out, a)
 		}
 	}
+	out = append(out, likelyTCP(out, t.host.Network().ListenAddresses())...)
+	return out[:min(len(out), maxPunchAddrs)]
+}
+
+// likelyTCP returns the TCP addresses that a NAT probably gives this node, for each address of
+// which only the UDP port was observed: a NAT that keeps the port of UDP mostly keeps that of
+// TCP. Nodes with QUIC use no TCP that others could observe, but where UDP is blocked on the
+// other side only TCP can be punched.
+func likelyTCP(seen, listen []ma.Multiaddr) (out []ma.Multiaddr) {
+	for _, a := range seen {
+		keeps := func(l ma.Multiaddr) bool { return sameFamily(a, l) && portOf(l, ma.P_UDP) == portOf(a, ma.P_UDP) }
+		known := func(b ma.Multiaddr) bool { return isTCP(b) && ipOf(b) == ipOf(a) }
+		if isTCP(a) || !slices.ContainsFunc(listen, keeps) || slices.ContainsFunc(slices.Concat(seen, out), known) {
+			continue
+		}
+		for _, l := range listen {
+			if isTCP(l) && sameFamily(a, l) {
+				out = append(out, a[:1].Encapsulate(ma.StringCast("/tcp/"+portOf(l, ma.P_TCP))))
+			}
+		}
+	}
 	return out
+}
+
+// sameFamily reports whether both addresses are IPv4, or both IPv6.
+func sameFamily(a, b ma.Multiaddr) bool {
+	return len(a) > 0 && len(b) > 0 && a[0].Code() == b[0].Code()
+}
+
+// portOf returns the port of a in this protocol, or "".
+func portOf(a ma.Multiaddr, protocol int) string {
+	port, err := a.ValueForProtocol(protocol)
+	if err != nil {
+		return ""
+	}
+	return port
 }
 
 // A punchTracer records the results of punches, including those initiated by the other
