@@ -249,7 +249,9 @@ func (t *Transport) punchAddrs() []ma.Multiaddr {
 			out = append(out, a)
 		}
 	}
-	out = append(out, likelyTCP(out, t.host.Network().ListenAddresses())...)
+	if t.nat() != NATNone { // otherwise its plain addresses can be dialed, over QUIC if that works
+		out = append(out, likelyTCP(out, t.host.Network().ListenAddresses())...)
+	}
 	return out[:min(len(out), maxPunchAddrs)]
 }
 
