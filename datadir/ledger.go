@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -50,7 +51,11 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	if err := disk.SyncDir(d.path); err != nil {
 		return nil, err
 	}
-	cfg := ledger.Config{Segment: d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "balefire_ledger_commit_seconds", Help: "Time of one commit of the ledger, with its fsync unless all of it is relaxed.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
+	})
+	cfg := ledger.Config{Committed: func(d time.Duration) { took.Observe(d.Seconds()) }, Segment: d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
 	if d.cfg.Simulated != nil {
 		cfg.Segment, cfg.Ring, cfg.Space = simulatedSegment, simulatedSegment, nil
 	}
@@ -60,7 +65,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	}
 	d.ledger.Store(l)
 	if r := d.cfg.Registerer; r != nil {
-		r.MustRegister(ledgerMetrics{l})
+		r.MustRegister(ledgerMetrics{l}, took)
 	}
 	return l, nil
 }

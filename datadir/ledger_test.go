@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
@@ -48,6 +50,29 @@ func TestRefusedLedgerIsNone(t *testing.T) {
 	k.with(func(d *Dir) {
 		if _, err := d.OpenLedger(); err != nil || !d.HasLedger() {
 			t.Errorf("with space: %v", err)
+		}
+	})
+}
+
+// The commits of the ledger are measured.
+func TestLedgerIsMeasured(t *testing.T) {
+	k := newKept(t, EngineNuts)
+	r := prometheus.NewRegistry()
+	k.cfg.Registerer = r
+	k.with(func(d *Dir) {
+		k.add(d, true, "text1", "text2")
+		all, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		commits := uint64(0)
+		for _, f := range all {
+			if f.GetName() == "balefire_ledger_commit_seconds" {
+				commits = f.GetMetric()[0].GetHistogram().GetSampleCount()
+			}
+		}
+		if commits != 2 {
+			t.Errorf("%d commits are measured, want 2", commits)
 		}
 	})
 }

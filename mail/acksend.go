@@ -89,6 +89,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 		if r.Code == proto.CodeOK {
 			b.handled(b.now(), p.name, id, sub, p.handle.Seq)
 		}
+		b.noteSent(p.mail.Letter, r)
 		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq})
 	})
 }

@@ -82,10 +82,14 @@ type Config struct {
 	Gone func(box string, home proto.PeerID) bool
 
 	// Waited is called with how long a mail waited in its box, which it is given by name, until
-	// its first delivery, and Handled with how long a reader had it until it was acknowledged. They
-	// must not wait. Nil: nobody is told.
+	// its first delivery, and Handled with how long a reader had it until it was acknowledged.
+	// Sent is called with the class of each mail of this node that was stored, in its box or in the
+	// spool of one on another node, and Retried with the cause of each delivery that failed or was
+	// given back. They must not wait. Nil: nobody is told.
 	Waited  func(box string, c proto.Class, d time.Duration)
 	Handled func(box string, d time.Duration)
+	Sent    func(c proto.Class)
+	Retried func(name string, why box.Cause)
 
 	// Fail is called with the name of each failpoint; an error that it returns fails what is
 	// done there. Default: nothing fails.
@@ -181,6 +185,12 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	if cfg.Handled == nil {
 		cfg.Handled = func(string, time.Duration) {}
+	}
+	if cfg.Sent == nil {
+		cfg.Sent = func(proto.Class) {}
+	}
+	if cfg.Retried == nil {
+		cfg.Retried = func(string, box.Cause) {}
 	}
 	if cfg.Fail == nil {
 		cfg.Fail = func(string) error { return nil }

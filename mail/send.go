@@ -164,6 +164,8 @@ func (s *Sending) answer(i int, r box.Result, err error) {
 	r, err = outcome(r, err)
 	if s.sent[i] = (Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq}); err != nil {
 		s.err = err
+	} else {
+		s.b.noteSent(s.mails[i].Letter, r)
 	}
 	s.answered()
 }

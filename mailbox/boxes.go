@@ -168,7 +168,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	}
 	k, err := mail.New(log, mail.Config{
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
-		Waited: b.waits.noteWait, Handled: b.waits.noteHandling,
+		Waited: b.waits.noteWait, Handled: b.waits.noteHandling, Sent: b.waits.noteSent, Retried: b.waits.noteRetry,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation

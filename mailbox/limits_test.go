@@ -2,6 +2,9 @@ package mailbox
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +69,65 @@ func TestWaitsAreMeasured(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What this node sends is counted by class, here and for another node, a duplicate once; and what
+// is delivered again by box and cause.
+func TestSentAndRetriedAreCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		for range 2 {
+			f.mail("agent:ceo", "a", func(m *wire.Mail) { m.Class, m.Dedupe = "high", "once" })
+		}
+		f.mail("agent:desk@beta", "b", func(m *wire.Mail) { m.Class = "high" })
+		_, err := f.trySend("agent:nobody", "c", nil)
+		f.refused(err, wire.ErrNotFound, "there is no agent:nobody")
+		nack := func(d wire.DeliveredMail) {
+			f.settle("ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: d.Lease}}})
+		}
+		nack(f.one("ceo", "", "a"))
+		time.Sleep(time.Minute)
+		d := f.one("ceo", "", "a")
+		f.settle("ceo", "", wire.SettleMail{Defer: []wire.DeferMail{{Lease: d.Lease, Delay: wire.Duration(time.Second)}}})
+		time.Sleep(2 * time.Second)
+		f.one("ceo", "", "a")
+		time.Sleep(time.Minute) // its lease lapses
+		f.mail("agent:ceo", "low", func(m *wire.Mail) { m.Class = "low" })
+		nack(f.one("ceo", "", "a")) // the last attempt: a dead letter
+		got := f.counters("balefire_mail_sent_total", "balefire_mail_retries_total")
+		want := map[string]float64{
+			"critical": 0, "high": 2, "normal": 0, "low": 1,
+			"agent:ceo@alpha nacked": 1, "agent:ceo@alpha deferred": 1, "agent:ceo@alpha lapsed": 1,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("counted %v, want %v", got, want)
+		}
+		f.must(f.Remove(t.Context(), "ceo"))
+		if left := f.counters("balefire_mail_retries_total"); len(left) > 0 {
+			t.Errorf("of a box that is gone: %v", left)
+		}
+	})
+}
+
+// counters returns the values of counters by their labels.
+func (f *fixture) counters(names ...string) map[string]float64 {
+	f.t.Helper()
+	all, err := f.registry.Gather()
+	f.must(err)
+	got := map[string]float64{}
+	for _, m := range all {
+		if !slices.Contains(names, m.GetName()) {
+			continue
+		}
+		for _, x := range m.GetMetric() {
+			var labels []string
+			for _, l := range x.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			got[strings.Join(labels, " ")] = x.GetCounter().GetValue()
+		}
+	}
+	return got
 }
 
 // Boxes of which there are many, and those for replies, have one label; a box that is removed has

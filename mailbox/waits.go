@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -15,11 +16,13 @@ const (
 	otherBoxes   = "other" // the label of the others, and of the boxes for replies
 )
 
-// waits are how long mail waited, by box: those that were read first since the start have a label
-// of their own, until they are removed.
+// waits are how long mail waited, and how often it was given back, by box: those that were read
+// first since the start have a label of their own, until they are removed.
 type waits struct {
 	until   *prometheus.HistogramVec // from the acceptance to the first delivery, by box and class
 	handled *prometheus.HistogramVec // from a delivery to its acknowledgment, by box
+	retries *prometheus.CounterVec   // deliveries that are repeated, by box and cause
+	sent    [4]prometheus.Counter    // mails of this node, by class from critical
 	text    func(name string) string // of a box, for people
 	other   *boxWaits
 
@@ -44,10 +47,19 @@ func newWaits(r prometheus.Registerer, text func(name string) string) *waits {
 		handled: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "balefire_mail_handling_seconds", Help: "From the delivery of a mail to a reader to its acknowledgment, by box.", Buckets: buckets,
 		}, []string{"box"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "balefire_mail_retries_total", Help: "Deliveries that failed or were given back and that are repeated, by box and cause.",
+		}, []string{"box", "cause"}),
 		text: text, boxes: map[string]*boxWaits{},
 	}
 	w.other = w.labeled(otherBoxes)
-	r.MustRegister(w.until, w.handled)
+	sent := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "balefire_mail_sent_total", Help: "Mails that this node sent: they were stored in a box of it, or for that of another node.",
+	}, []string{"class"})
+	for i := range w.sent {
+		w.sent[i] = sent.WithLabelValues((proto.Critical + proto.Class(i)).Name())
+	}
+	r.MustRegister(w.until, w.handled, w.retries, sent)
 	return w
 }
 
@@ -87,6 +99,7 @@ func (w *waits) forget(name string) {
 		delete(w.boxes, name)
 		w.until.DeletePartialMatch(prometheus.Labels{"box": x.label})
 		w.handled.DeleteLabelValues(x.label)
+		w.retries.DeletePartialMatch(prometheus.Labels{"box": x.label})
 	}
 }
 
@@ -99,3 +112,11 @@ func (w *waits) noteWait(name string, c proto.Class, d time.Duration) {
 
 // noteHandling notes how long a reader had a mail.
 func (w *waits) noteHandling(name string, d time.Duration) { w.of(name).handled.Observe(d.Seconds()) }
+
+// noteRetry notes that a mail is delivered again.
+func (w *waits) noteRetry(name string, why box.Cause) {
+	w.retries.WithLabelValues(w.of(name).label, why.String()).Inc()
+}
+
+// noteSent notes that this node has sent a mail.
+func (w *waits) noteSent(c proto.Class) { w.sent[c.Index()].Inc() }

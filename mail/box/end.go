@@ -100,7 +100,7 @@ func (s *State) applyNack(h head, n *nack, out *Output) {
 	if len(n.reason) > 0 {
 		text += ": " + string(n.reason)
 	}
-	out.Events = append(out.Events, Event{Kind: EventRetry, Box: h.box, Sub: h.sub, Seq: n.seq, Text: text})
+	out.Events = append(out.Events, Event{Kind: EventRetry, Box: h.box, Sub: h.sub, Seq: n.seq, Cause: n.cause, Text: text})
 	u.offer(n.seq)
 	u.wake(out)
 }

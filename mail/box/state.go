@@ -194,11 +194,12 @@ type End struct {
 
 // An Event is something that a person may want to know.
 type Event struct {
-	Kind EventKind
-	Box  BoxID
-	Sub  SubID
-	Seq  uint64
-	Text string
+	Kind  EventKind
+	Box   BoxID
+	Sub   SubID
+	Seq   uint64
+	Cause Cause // of EventRetry
+	Text  string
 }
 
 // An EventKind is a kind of event.

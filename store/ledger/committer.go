@@ -159,7 +159,7 @@ func (c *committer) refusal(e *Entry) error {
 
 // commit writes the group and answers it.
 func (c *committer) commit() {
-	err := c.l.Err()
+	err, began := c.l.Err(), c.l.cfg.Clock.Mono()
 	if err == nil && c.count > 0 {
 		err = c.write()
 	}
@@ -170,6 +170,7 @@ func (c *committer) commit() {
 	if err == nil && c.count > 0 {
 		c.seg.end.Store(c.tail.off)
 		c.l.last.Store(c.tail.last)
+		c.l.cfg.Committed(c.l.cfg.Clock.Mono() - began)
 	}
 	for _, p := range c.group {
 		for i := p.from; i < p.to; i++ {

@@ -51,6 +51,10 @@ type Config struct {
 	// Default: the larger of 256 MiB and 5 % of the disk; negative: no reserve.
 	Reserve int64
 
+	// Committed is called by the committer with how long it took to write a batch and, unless all
+	// of it is relaxed, to sync it. It must not wait. Default: nobody is told.
+	Committed func(took time.Duration)
+
 	Clock  clock.Clock  // wall time of batches; default clock.System()
 	Logger *slog.Logger // repairs and what could not be removed; default slog.Default()
 
@@ -67,6 +71,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
+	}
+	if c.Committed == nil {
+		c.Committed = func(time.Duration) {}
 	}
 	if c.fs == nil {
 		c.fs = osFS{}

@@ -2,13 +2,16 @@ package ledger
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
 )
 
 var time0 = time.Date(2026, 11, 22, 15, 4, 5, 0, time.UTC)
@@ -300,6 +303,29 @@ func TestConcurrentUse(t *testing.T) {
 		mustClose(t, l)
 		if s := l.Stats(); read.Load() < 100 || s.Segments > 40 {
 			t.Errorf("%d reads, %+v", read.Load(), s)
+		}
+	})
+}
+
+// Each batch that is written is timed, with its sync unless all of it is relaxed; what writes
+// nothing is not.
+func TestCommitsAreTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took []time.Duration
+		cfg := virtual(slowSync(10 * time.Millisecond))
+		cfg.Committed = func(d time.Duration) { took = append(took, d) }
+		l := mustOpen(t, dir, cfg)
+		for i := range 4 {
+			if err := l.Queue([]Entry{{Data: data(i, 100), Relaxed: i%2 == 1}}).Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Queue([]Entry{{Data: make([]byte, cfg.MaxBatch)}}).Wait(t.Context()); !errors.Is(err, store.ErrTooLarge) {
+			t.Errorf("too large: %v", err)
+		}
+		mustClose(t, l)
+		if want := []time.Duration{10 * time.Millisecond, 0, 10 * time.Millisecond, 0}; !slices.Equal(took, want) {
+			t.Errorf("commits took %v, want %v", took, want)
 		}
 	})
 }
