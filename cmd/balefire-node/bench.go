@@ -19,7 +19,7 @@ import (
 
 func benchCommand(w *app) *cobra.Command {
 	return group("bench", "Measure what this machine can do",
-		"Measure with two nodes in this process, on loopback, in a temporary folder that is\nremoved at the end. The node of this machine is not touched.", benchDeliver(w))
+		"Measure in this process, in a temporary folder that is removed at the end. The node\nof this machine is not touched.", benchDeliver(w), benchMail(w))
 }
 
 // benchFlags are the parameters of a measurement.
@@ -47,10 +47,10 @@ func benchDeliver(w *app) *cobra.Command {
 	var f benchFlags
 	c := &cobra.Command{
 		Use: "deliver", Short: "Measure whole tasks per second: sent, run, result received",
-		Long: `Send tasks from one node to another and wait for their results. Each node has
-its own store; every step is on disk, sealed and signed. Both nodes run in this
-process and share its CPUs, so two machines are faster. make bench measures
-more.`,
+		Long: `Send tasks from one node to another, on loopback, and wait for their results.
+Each node has its own store; every step is on disk, sealed and signed. Both nodes
+run in this process and share its CPUs, so two machines are faster. make bench
+measures more.`,
 		Example:     "  balefire-node bench deliver --duration 5s --in-flight 64",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
