@@ -14,10 +14,10 @@ import (
 // errNotQueue is returned for a handoff of a name that is not a queue's.
 var errNotQueue = errors.New("ownership: only queues are handed over")
 
-// validTitle reports whether m has the kind that its name says.
+// validTitle reports whether m has the kind that its name says, and the id of a group or none.
 func validTitle(m *proto.QueueState) bool {
 	kind, valid := proto.TitleKindOf(m.GetName())
-	return kind == m.GetKind() && (valid || kind == proto.TitleQueue)
+	return kind == m.GetKind() && (valid || kind == proto.TitleQueue) && (len(m.GetGroup()) == 0 || len(m.GetGroup()) == idSize)
 }
 
 // wasHome reports whether p may speak about tasks of a queue: it is, or once was, its home,

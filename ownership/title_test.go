@@ -36,6 +36,8 @@ func TestTitlesNeedDeeds(t *testing.T) {
 		"as a queue":               {func(s *proto.QueueState) { s.Kind = proto.TitleQueue }, false},
 		"as a mailbox":             {func(s *proto.QueueState) { s.Kind = proto.TitleMailbox }, false},
 		"as an unknown kind":       {func(s *proto.QueueState) { s.Kind = 77 }, false},
+		"of a group":               {func(s *proto.QueueState) { s.Group = make([]byte, 16) }, true},
+		"with a group of 15 bytes": {func(s *proto.QueueState) { s.Group = make([]byte, 15) }, false},
 		"a queue as a topic": {func(s *proto.QueueState) {
 			*s = proto.QueueState{Name: "orders", Kind: proto.TitleTopic, Generation: 1, Home: liar[:], Deeds: createdBy("orders", admin, liar).Deeds}
 		}, false},

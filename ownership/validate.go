@@ -126,7 +126,7 @@ func (v *validator) queue(q *proto.QueueState) {
 		v.fail("a queue without a name")
 	}
 	if !validTitle(q) {
-		v.fail("%.128q is not a name of kind %d", q.GetName(), q.GetKind())
+		v.fail("%.128q is not a name of kind %d with a group of %d bytes", q.GetName(), q.GetKind(), len(q.GetGroup()))
 	}
 	v.size("home", q.GetHome(), peerSize)
 	if q.GetGeneration() > proto.MaxGeneration {

@@ -263,6 +263,7 @@ var fieldLimits = map[string]fieldLimit{
 	"QueueState.allow":         each(maxLabels, maxWord),
 	"QueueState.deeds":         count(MaxDeeds),
 	"QueueState.root":          size(maxDigest),
+	"QueueState.group":         size(maxID),
 	"Deed.mesh":                size(maxID),
 	"Deed.queue":               size(maxWord),
 	"Deed.from":                size(maxKeyBytes),

@@ -50,7 +50,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"shared_lanes":    &QueueState{Name: "build", SharedLanes: true},
 		"queue_revoked":   &QueueState{Name: "build", Generation: 3, Home: seq(6, 32), Root: seq(7, 32)},
 		"queue_ranked":    &QueueState{Name: "build", Generation: 3, Home: seq(6, 32), Root: seq(7, 32), Stated: 2, Seizure: 1},
-		"title":           &QueueState{Name: "topic:orders", Generation: 1, Home: seq(6, 32), Kind: TitleTopic, ChangedMs: 8, Removed: true},
+		"title":           &QueueState{Name: "topic:orders", Generation: 1, Home: seq(6, 32), Kind: TitleTopic, Group: seq(7, 16), ChangedMs: 8, Removed: true},
 		"lane_of_origin":  &LaneBlock{Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"moved_lane":      &Moved{Task: seq(0x20, 16), Queue: "build", Key: "repo", Origin: seq(1, 32)},
 		"grant_over":      &Granting{EpochBoot: 1, EpochCounter: 2, Owner: seq(1, 32), TimeMs: 3, Ended: "result", EndedMs: 4},

@@ -2073,6 +2073,7 @@ type QueueState struct {
 	Stated          uint64                 `protobuf:"varint,21,opt,name=stated,proto3" json:"stated,omitempty"`                                         // on disk alone, with root: the generation of the newest deed of an admin
 	Seizure         uint64                 `protobuf:"varint,22,opt,name=seizure,proto3" json:"seizure,omitempty"`                                       // likewise: the generation of the newest seizure
 	Kind            TitleKind              `protobuf:"varint,26,opt,name=kind,proto3,enum=transport.v1.TitleKind" json:"kind,omitempty"`                 // agrees with the name; only a queue has settings and tasks
+	Group           []byte                 `protobuf:"bytes,27,opt,name=group,proto3" json:"group,omitempty"`                                            // 16 bytes: id of the group that keeps it, whose home is its home; empty: it has none. No node sets it yet
 	Removed         bool                   `protobuf:"varint,28,opt,name=removed,proto3" json:"removed,omitempty"`                                       // of a name that is not a queue's: its home gave it up, and may make it again
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2267,6 +2268,13 @@ func (x *QueueState) GetKind() TitleKind {
 		return x.Kind
 	}
 	return TitleKind_TITLE_KIND_UNSPECIFIED
+}
+
+func (x *QueueState) GetGroup() []byte {
+	if x != nil {
+		return x.Group
+	}
+	return nil
 }
 
 func (x *QueueState) GetRemoved() bool {
@@ -3573,7 +3581,7 @@ const file_ownership_proto_rawDesc = "" +
 	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
 	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\x12)\n" +
 	"\x11not_after_boot_ms\x18\x10 \x01(\x03R\x0enotAfterBootMs\x12\x18\n" +
-	"\amachine\x18\x11 \x01(\rR\amachine\"\xfd\x05\n" +
+	"\amachine\x18\x11 \x01(\rR\amachine\"\x93\x06\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3604,7 +3612,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04root\x18\x14 \x01(\fR\x04root\x12\x16\n" +
 	"\x06stated\x18\x15 \x01(\x04R\x06stated\x12\x18\n" +
 	"\aseizure\x18\x16 \x01(\x04R\aseizure\x12+\n" +
-	"\x04kind\x18\x1a \x01(\x0e2\x17.transport.v1.TitleKindR\x04kind\x12\x18\n" +
+	"\x04kind\x18\x1a \x01(\x0e2\x17.transport.v1.TitleKindR\x04kind\x12\x14\n" +
+	"\x05group\x18\x1b \x01(\fR\x05group\x12\x18\n" +
 	"\aremoved\x18\x1c \x01(\bR\aremoved\"\xba\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
