@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/wire"
@@ -121,8 +122,10 @@ func (s *Server) routeLeases() {
 	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *struct{ Body wire.Recover }) (wire.Recovered, error) {
 		return s.node.Queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
 	})
-	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
-		return list(s.node.Queues.Conflicts(ctx)), nil
+	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims to tasks and mail"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
+		all := append(s.node.Queues.Conflicts(ctx), s.node.Mail.Conflicts()...)
+		slices.SortStableFunc(all, func(a, b wire.LeaseConflict) int { return a.Time.Compare(b.Time) })
+		return list(all), nil
 	})
 	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (wire.Page[wire.OwnershipEvent], error) {
 		return list(s.node.Queues.Events(ctx, in.After, in.Limit)), nil

@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -9,8 +10,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// MaxEvents is how many events of this start are kept.
-const MaxEvents = 4096
+// MaxEvents is how many events of this start are kept, and MaxStale how many of settlements that
+// did not count: then the older half of those is dropped.
+const (
+	MaxEvents = 4096
+	MaxStale  = 512
+)
 
 // The kinds of events of mail.
 const (
@@ -58,6 +63,7 @@ type events struct {
 	mu   sync.Mutex
 	last uint64
 	ring []Event       // by number modulo its length
+	late []Event       // those of EventStale
 	more chan struct{} // closed with the next event; nil: nobody waits
 }
 
@@ -70,6 +76,12 @@ func (l *events) add(e Event) {
 		l.ring = append(l.ring, e)
 	} else {
 		l.ring[(l.last-1)%MaxEvents] = e
+	}
+	if e.Kind == EventStale {
+		if len(l.late) == MaxStale {
+			l.late = slices.Delete(l.late, 0, MaxStale/2)
+		}
+		l.late = append(l.late, e)
 	}
 	if l.more != nil {
 		close(l.more)
@@ -109,6 +121,17 @@ func (b *Broker) Events(number uint64, limit int, want func(*Event) bool) (list 
 		b.identify(&list[i])
 	}
 	return list, next, missed, more
+}
+
+// Stale returns the newest settlements that did not count, the oldest first.
+func (b *Broker) Stale() []Event {
+	b.reports.mu.Lock()
+	list := slices.Clone(b.reports.late)
+	b.reports.mu.Unlock()
+	for i := range list {
+		b.identify(&list[i])
+	}
+	return list
 }
 
 // identify sets the id of the mail, as long as its letter can be read.
@@ -159,7 +182,7 @@ func (b *Broker) noteApplied(results []box.Result, ends []box.End) {
 func (b *Broker) noteEvent(e box.Event) {
 	kinds := [...]string{box.EventStale: EventStale, box.EventRescued: EventRescued, box.EventBlocked: EventBlocked, box.EventUnblocked: EventUnblocked, box.EventRetry: EventRetry, box.EventRead: EventDone}
 	x := Event{Kind: kinds[e.Kind], Seq: e.Seq, Text: firstLine(e.Text)}
-	if k, ok := b.state.Mail(e.Box, e.Seq); ok {
+	if k, ok := b.state.Record(e.Box, e.Seq); ok {
 		x.place, x.length = k.Place, k.Length
 	}
 	b.note(e.Box, e.Sub, x)

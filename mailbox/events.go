@@ -57,6 +57,24 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 	}
 }
 
+// Conflicts returns the newest settlements that did not count, because somebody else was given the
+// mail since or it has ended, the oldest first.
+func (b *Boxes) Conflicts() []wire.LeaseConflict {
+	k := b.broker.Load()
+	if k == nil {
+		return nil
+	}
+	var all []wire.LeaseConflict
+	for _, e := range k.Stale() {
+		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: b.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
+		if !e.ID.IsZero() {
+			c.Mail = e.ID.String()
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
 // selectEvents returns which events are those of a box, here or in its spool.
 func (b *Boxes) selectEvents(name string) (func(*mail.Event) bool, error) {
 	if name == AllBoxes {

@@ -113,6 +113,15 @@ func TestSettle(t *testing.T) {
 		if got, want := codes(wire.SettleMail{Nack: []wire.NackMail{{Lease: d[2].Lease}, {Lease: d[0].Lease}}, Extend: []wire.ExtendMail{{Lease: d[7].Lease, For: 1e9}}}), []string{"STALE", "STALE", "STALE"}; !slices.Equal(got, want) {
 			t.Errorf("what is stale: %v, want %v", got, want)
 		}
+		conflicts := f.Conflicts()
+		if len(conflicts) != 5 {
+			t.Fatalf("%d conflicts, want one for each that was stale: %+v", len(conflicts), conflicts)
+		}
+		for i, d := range []wire.DeliveredMail{d[2], d[3]} { // the second one is a dead letter
+			if c := conflicts[i]; c.Mail != d.Mail.ID || c.Epoch != d.Lease || c.Box != "agent:ceo@alpha" || c.Task != "" || c.Time.IsZero() || !strings.Contains(c.Cause, "settled late") {
+				t.Errorf("conflict %+v", c)
+			}
+		}
 	})
 }
 

@@ -152,11 +152,13 @@ type Lease struct {
 // A LeaseConflict is a rejected claim.
 type LeaseConflict struct {
 	Time   time.Time `json:"time"`
-	Task   string    `json:"task"`
+	Task   string    `json:"task,omitempty"`
 	Queue  string    `json:"queue,omitempty"`
-	Peer   string    `json:"peer" doc:"node that made the claim"`
-	PeerID string    `json:"peer_id"`
-	Epoch  string    `json:"epoch"`
+	Mail   string    `json:"mail,omitempty" doc:"in place of a task: the mail that was settled too late, if its id is still known"`
+	Box    string    `json:"box,omitempty" doc:"of that mail: its mailbox, or TOPIC/SUBSCRIPTION"`
+	Peer   string    `json:"peer,omitempty" doc:"node that made the claim; not known of mail"`
+	PeerID string    `json:"peer_id,omitempty"`
+	Epoch  string    `json:"epoch" doc:"of a mail: the lease that did not count"`
 	Cause  string    `json:"cause"`
 	State  string    `json:"state,omitempty" doc:"state in the result that came too late"`
 	Digest string    `json:"digest,omitempty" doc:"digest of the result that came too late, algorithm:hex"`

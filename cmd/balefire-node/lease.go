@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -170,9 +171,10 @@ func printLease(p *printer, r leaseReport) {
 func leaseConflicts(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "conflicts", Short: "List the newest rejected claims",
-		Long: `List the newest rejected claims to tasks, oldest first: from nodes that were
-gone for too long and came back with a result, or that claimed what they do not
-own. None of them had an effect.`,
+		Long: `List the newest rejected claims, oldest first: to tasks by nodes that were gone
+for too long and came back with a result, or that claimed what they do not own;
+and to mail by readers that settled it after it had ended, or after another
+reader was given it. None of them had an effect.`,
 		Example: "  balefire-node lease conflicts -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.LeaseConflict, error) {
@@ -187,9 +189,9 @@ own. None of them had an effect.`,
 }
 
 func conflictTable(w *app, cs []wire.LeaseConflict) *table {
-	t := newTable(num("AGO"), col("TASK"), col("QUEUE"), col("CLAIMED BY"), col("EPOCH"), col("RESULT"), col("CAUSE"), wideOnly("DIGEST"), wideOnly("PEER ID"))
+	t := newTable(num("AGO"), col("TASK/MAIL"), col("QUEUE/BOX"), col("CLAIMED BY"), col("EPOCH/LEASE"), col("RESULT"), col("CAUSE"), wideOnly("DIGEST"), wideOnly("PEER ID"))
 	for _, c := range cs {
-		t.row(w.ago(&c.Time), shortTask(c.Task), c.Queue, c.Peer, c.Epoch, c.State, c.Cause, c.Digest, c.PeerID)
+		t.row(w.ago(&c.Time), shortTask(cmp.Or(c.Task, c.Mail)), cmp.Or(c.Queue, c.Box), c.Peer, c.Epoch, c.State, c.Cause, c.Digest, c.PeerID)
 	}
 	return t
 }

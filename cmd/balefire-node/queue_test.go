@@ -187,8 +187,8 @@ held for  60s
 ends in   12s
 attempts  1, leases lost 0
 
-AGO  TASK                QUEUE  CLAIMED BY  EPOCH  RESULT   CAUSE
-60s  01a1f84f-fb79-727b  build  烽火台      7.40   SUCCESS  epoch 7.41 is newer
+AGO  TASK/MAIL           QUEUE/BOX  CLAIMED BY  EPOCH/LEASE  RESULT   CAUSE
+60s  01a1f84f-fb79-727b  build      烽火台      7.40         SUCCESS  epoch 7.41 is newer
 `, testID)
 	tests := []struct {
 		args       string
@@ -217,8 +217,9 @@ cancel    requested
 		{"lease show 02", exitNotFound, "GET /v1/leases?limit=1000", ""},
 		{"lease show nothing", exitUsage, "", ""},
 		{"lease conflicts", exitOK, "GET /v1/leases/conflicts", `
-AGO  TASK                QUEUE  CLAIMED BY  EPOCH  RESULT   CAUSE
-60s  01a1f84f-fb79-727b  build  烽火台      7.40   SUCCESS  epoch 7.41 is newer
+AGO  TASK/MAIL           QUEUE/BOX        CLAIMED BY  EPOCH/LEASE     RESULT   CAUSE
+60s  01a1f84f-fb79-727b  build            烽火台      7.40            SUCCESS  epoch 7.41 is newer
+30s  01a1f84f-fb79-727b  agent:ceo@alpha  -           1.1795212606.1  -        settled late
 `},
 		{"lease release 01a1f84f", exitUsage, "", ""},
 		{"lease release 01a1f84f --yes", exitOK, "POST /v1/leases/01a1f84f/release", `
