@@ -29,6 +29,11 @@ type (
 		ByTopic
 		Subscription string `path:"sub" maxLength:"128"`
 	}
+	// BoxPage requests a page of mailboxes or topics.
+	BoxPage struct {
+		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the previous page"`
+		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
+	}
 	// MailPage requests a page of the mails of a subscription.
 	MailPage struct {
 		wire.MailQuery
@@ -73,9 +78,8 @@ func (s *Server) routeBoxes() {
 }
 
 func (s *Server) routeMailboxes() {
-	route(s, op("GET", "/v1/mailboxes", "listMailboxes", "mail", "List the mailboxes of this node"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Box], error) {
-		all, err := s.node.Mail.List(ctx, wire.BoxMailbox)
-		return list(all), err
+	route(s, op("GET", "/v1/mailboxes", "listMailboxes", "mail", "List the mailboxes of this node, by name"), func(ctx context.Context, in *BoxPage) (wire.Page[wire.Box], error) {
+		return paged(s.node.Mail.Page(ctx, wire.BoxMailbox, in.Cursor, in.Limit))
 	})
 	route(s, op("GET", mailboxPath, "getMailbox", "mail", "Show a mailbox of this node"), func(ctx context.Context, in *ByMailbox) (wire.Box, error) {
 		return s.node.Mail.Get(ctx, in.Box)
@@ -98,9 +102,8 @@ func (s *Server) routeMailboxes() {
 }
 
 func (s *Server) routeTopics() {
-	route(s, op("GET", "/v1/topics", "listTopics", "mail", "List the topics of this node"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Box], error) {
-		all, err := s.node.Mail.List(ctx, wire.BoxTopic)
-		return list(all), err
+	route(s, op("GET", "/v1/topics", "listTopics", "mail", "List the topics of this node, by name"), func(ctx context.Context, in *BoxPage) (wire.Page[wire.Box], error) {
+		return paged(s.node.Mail.Page(ctx, wire.BoxTopic, in.Cursor, in.Limit))
 	})
 	route(s, op("GET", topicPath, "getTopic", "mail", "Show a topic of this node"), func(ctx context.Context, in *ByTopic) (wire.Box, error) {
 		return s.node.Mail.Get(ctx, in.name())
@@ -119,6 +122,9 @@ func (s *Server) routeTopics() {
 }
 
 func (s *Server) routeSubscriptions() {
+	route(s, op("GET", subscriptionPath, "getSubscription", "mail", "Show a subscription of a topic of this node"), func(ctx context.Context, in *BySubscription) (wire.Subscription, error) {
+		return s.node.Mail.GetSubscription(ctx, in.name(), in.Subscription)
+	})
 	change := op("PUT", subscriptionPath, "setSubscription", "mail", "Change the settings of a subscription, or create one")
 	change.Description = "Absent settings do not change; a zero or empty one becomes its default. The response is the topic."
 	route(s, change, func(ctx context.Context, in *ofSubscription[*wire.SubscriptionSettings]) (wire.Box, error) {

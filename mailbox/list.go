@@ -37,6 +37,21 @@ func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
 	return all, failure(place{}, "", err)
 }
 
+// Page returns the boxes of this node of one kind by name: at most limit (default 50) of those
+// behind a cursor, which is the Next of the page before, or "".
+func (b *Boxes) Page(ctx context.Context, kind, cursor string, limit int) (page wire.Page[wire.Box], err error) {
+	if limit, err = wire.PageSize(limit); err != nil {
+		return page, err
+	}
+	page.Items, err = b.List(ctx, kind)
+	from := sort.Search(len(page.Items), func(i int) bool { return page.Items[i].Name > cursor })
+	if page.Items = page.Items[from:]; len(page.Items) > limit {
+		page.Items = page.Items[:limit]
+		page.Next = page.Items[limit-1].Name
+	}
+	return page, err
+}
+
 // Get returns a box of this node.
 func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
 	p, k, err := b.existing(name)
@@ -52,17 +67,43 @@ func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
 		v = b.view(s, id)
 		for i := range v.Subscriptions {
 			subID, _ := s.FindSub(id, v.Subscriptions[i].Name)
-			n := 0
-			for range s.Mails(id, subID, 0) {
-				n++
-			}
-			v.Subscriptions[i].Waiting = &n
+			v.Subscriptions[i].Waiting = waitingIn(s, id, subID)
 		}
 	})
 	if err == nil && !found {
 		err = box.ErrNotFound
 	}
 	return v, failure(p, "", err)
+}
+
+// GetSubscription returns a subscription of a topic of this node.
+func (b *Boxes) GetSubscription(ctx context.Context, topic, sub string) (v wire.Subscription, err error) {
+	p, k, err := b.subscribed(topic, sub)
+	if err != nil {
+		return v, err
+	}
+	found := false
+	err = k.View(ctx, func(s *box.State) {
+		id, _ := s.Find(p.name)
+		subID, ok := s.FindSub(id, sub)
+		if found = ok; ok {
+			v = b.viewSub(s, id, subID)
+			v.Waiting = waitingIn(s, id, subID)
+		}
+	})
+	if err == nil && !found {
+		err = box.ErrNotFound
+	}
+	return v, failure(p, sub, err)
+}
+
+// waitingIn counts the mails that a subscription has not settled.
+func waitingIn(s *box.State, id box.BoxID, sub box.SubID) *int {
+	n := 0
+	for range s.Mails(id, sub, 0) {
+		n++
+	}
+	return &n
 }
 
 // text returns the name of a box in the ledger, or in a letter, with the name that its node
@@ -90,13 +131,19 @@ func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 		v.Kind = wire.BoxTopic
 	}
 	for _, subID := range i.Subs {
-		u, _ := s.SubInfo(id, subID)
-		v.Subscriptions = append(v.Subscriptions, wire.Subscription{
-			Name: u.Settings.Name, Settings: subSettings(u.Settings), Leased: u.Leased, Retrying: u.Retrying, Dead: u.Dead, Blocked: u.Blocked, Readers: u.Readers,
-		})
-		if name := u.Settings.Name; name != "" {
-			v.Subscriptions[len(v.Subscriptions)-1].Problem = b.handlers.problemOf(i.Settings.Name, name)
-		}
+		v.Subscriptions = append(v.Subscriptions, b.viewSub(s, id, subID))
+	}
+	return v
+}
+
+func (b *Boxes) viewSub(s *box.State, id box.BoxID, subID box.SubID) wire.Subscription {
+	u, _ := s.SubInfo(id, subID)
+	v := wire.Subscription{
+		Name: u.Settings.Name, Settings: subSettings(u.Settings), Leased: u.Leased, Retrying: u.Retrying, Dead: u.Dead, Blocked: u.Blocked, Readers: u.Readers,
+	}
+	if v.Name != "" {
+		name, _ := s.Path(id, 0)
+		v.Problem = b.handlers.problemOf(name, v.Name)
 	}
 	return v
 }

@@ -11,6 +11,63 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+// Boxes are listed by name, page by page; one that is removed meanwhile changes nothing else.
+func TestPagesOfBoxes(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		for i := range 5 {
+			f.mailbox(fmt.Sprint("box-", i), nil)
+		}
+		f.topic("orders", "all")
+		pages := func(kind string, limit int) (names []string) {
+			for cursor := ""; ; {
+				p, err := f.Page(t.Context(), kind, cursor, limit)
+				f.must(err)
+				for _, v := range p.Items {
+					names = append(names, strings.TrimSuffix(v.Name, "@alpha"))
+				}
+				if cursor = p.Next; cursor == "" {
+					return names
+				}
+				names = append(names, "|")
+				_ = f.Remove(t.Context(), "box-1")
+			}
+		}
+		if got := strings.Join(pages(wire.BoxMailbox, 5), " "); got != "agent:box-0 agent:box-1 agent:box-2 agent:box-3 agent:box-4" {
+			t.Errorf("one page: %s", got)
+		}
+		if got := strings.Join(pages(wire.BoxMailbox, 2), " "); got != "agent:box-0 agent:box-1 | agent:box-2 agent:box-3 | agent:box-4" {
+			t.Errorf("pages of two: %s", got)
+		}
+		if got := strings.Join(pages(wire.BoxTopic, 0), " "); got != "topic:orders" {
+			t.Errorf("topics: %s", got)
+		}
+		_, err := f.Page(t.Context(), wire.BoxTopic, "", wire.MaxPage+1)
+		f.refused(err, wire.ErrInvalid, "must be from 1 to 1000")
+	})
+}
+
+// One subscription is shown as in its topic.
+func TestShowSubscription(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		_, err := f.GetSubscription(t.Context(), "topic:orders", "eu")
+		f.refused(err, wire.ErrNotFound, "topic add orders")
+		f.topic("orders", "eu", "us")
+		f.mail("topic:orders", "a", nil)
+		f.lease("topic:orders", "us", 1, 0)
+		for i, name := range []string{"eu", "us"} {
+			v, err := f.GetSubscription(t.Context(), "topic:orders", name)
+			f.must(err)
+			if got, want := asJSON(t, v), asJSON(t, f.box("topic:orders").Subscriptions[i]); got != want || *v.Waiting != 1 || v.Leased != i {
+				t.Errorf("%s is %s, in its topic %s", name, got, want)
+			}
+		}
+		_, err = f.GetSubscription(t.Context(), "topic:orders", "asia")
+		f.refused(err, wire.ErrNotFound, "there is no topic:orders/asia")
+		_, err = f.GetSubscription(t.Context(), "topic:orders", "")
+		f.refused(err, wire.ErrInvalid, "name one of its subscriptions")
+	})
+}
+
 func TestMails(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)

@@ -40,10 +40,24 @@ func (c *Client) remove(ctx context.Context, path string) error {
 	return c.exec(ctx, call{method: http.MethodDelete, path: path})
 }
 
+// boxes returns all pages of a list.
+func (c *Client) boxes(ctx context.Context, path string) (all []wire.Box, err error) {
+	all = []wire.Box{}
+	for cursor := ""; ; {
+		p, err := get[wire.Page[wire.Box]](ctx, c, path, query(wire.MaxPage, map[string]string{"cursor": cursor}))
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, p.Items...); p.Next == "" {
+			return all, nil
+		}
+		cursor = p.Next
+	}
+}
+
 // Mailboxes returns the mailboxes of the node.
 func (c *Client) Mailboxes(ctx context.Context) ([]wire.Box, error) {
-	p, err := get[wire.Page[wire.Box]](ctx, c, "/v1/mailboxes", nil)
-	return p.Items, err
+	return c.boxes(ctx, "/v1/mailboxes")
 }
 
 // Mailbox returns a mailbox of the node.
@@ -64,8 +78,7 @@ func (c *Client) RemoveMailbox(ctx context.Context, name string) error {
 
 // Topics returns the topics of the node.
 func (c *Client) Topics(ctx context.Context) ([]wire.Box, error) {
-	p, err := get[wire.Page[wire.Box]](ctx, c, "/v1/topics", nil)
-	return p.Items, err
+	return c.boxes(ctx, "/v1/topics")
 }
 
 // Topic returns a topic of the node.
@@ -81,6 +94,11 @@ func (c *Client) SetTopic(ctx context.Context, name string, s wire.BoxSettings) 
 // RemoveTopic removes a topic with its mail and subscriptions.
 func (c *Client) RemoveTopic(ctx context.Context, name string) error {
 	return c.remove(ctx, topicPath(name))
+}
+
+// Subscription returns a subscription of a topic of the node.
+func (c *Client) Subscription(ctx context.Context, topic, sub string) (wire.Subscription, error) {
+	return get[wire.Subscription](ctx, c, subPath(topic, sub), nil)
 }
 
 // SetSubscription changes the settings of a subscription of a topic, or creates it. It

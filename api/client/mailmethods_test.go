@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"net/http"
+	"testing"
 	"time"
 
 	"github.com/balefire/balefire/api/client"
@@ -89,7 +91,7 @@ func boxMethods() []method {
 	removed := wire.PurgedMail{Mails: 7}
 	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}, More: true}
 	return []method{
-		{"Mailboxes", "GET /v1/mailboxes", page(testBox), func(ctx context.Context, c *client.Client) (any, error) { return c.Mailboxes(ctx) }},
+		{"Mailboxes", "GET /v1/mailboxes?limit=1000", page(testBox), func(ctx context.Context, c *client.Client) (any, error) { return c.Mailboxes(ctx) }},
 		{"SetMailbox", `PUT /v1/mailboxes/ceo {"allow":["peer:laptop"],"attempts":0}`, testBox, func(ctx context.Context, c *client.Client) (any, error) {
 			s := wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{"peer:laptop"}}}
 			s.Attempts = new(0)
@@ -107,11 +109,14 @@ func boxMethods() []method {
 			return nil, c.UnblockMail(ctx, "ceo", "", wire.UnblockMail{Key: "x y", Origin: "here"})
 		}},
 		{"RemoveMailbox", "DELETE /v1/mailboxes/ceo", nil, func(ctx context.Context, c *client.Client) (any, error) { return nil, c.RemoveMailbox(ctx, "ceo") }},
-		{"Topics", "GET /v1/topics", page(testTopic), func(ctx context.Context, c *client.Client) (any, error) { return c.Topics(ctx) }},
+		{"Topics", "GET /v1/topics?limit=1000", page(testTopic), func(ctx context.Context, c *client.Client) (any, error) { return c.Topics(ctx) }},
 		{"SetTopic", `PUT /v1/topics/orders {"age":"24h"}`, testTopic, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.SetTopic(ctx, "orders", wire.BoxSettings{Age: new(wire.Duration(24 * time.Hour))})
 		}},
 		{"Topic", "GET /v1/topics/topic:orders", testTopic, func(ctx context.Context, c *client.Client) (any, error) { return c.Topic(ctx, "topic:orders") }},
+		{"Subscription", "GET /v1/topics/orders/subscriptions/billing", testTopic.Subscriptions[0], func(ctx context.Context, c *client.Client) (any, error) {
+			return c.Subscription(ctx, "orders", "billing")
+		}},
 		{"SetSubscription", `PUT /v1/topics/orders/subscriptions/billing {"filter":"eu.\u003e","from":"first"}`, testTopic, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.SetSubscription(ctx, "orders", "billing", wire.SubscriptionSettings{Filter: new("eu.>"), From: "first"})
 		}},
@@ -134,5 +139,23 @@ func boxMethods() []method {
 			return nil, c.RemoveSubscription(ctx, "orders", "billing")
 		}},
 		{"RemoveTopic", "DELETE /v1/topics/orders", nil, func(ctx context.Context, c *client.Client) (any, error) { return nil, c.RemoveTopic(ctx, "orders") }},
+	}
+}
+
+// A list of boxes has those of all its pages.
+func TestPagesOfBoxes(t *testing.T) {
+	c, n, _ := canned(t, nil)
+	n.Answer("GET /v1/mailboxes", func(r *http.Request) any {
+		switch r.URL.Query().Get("cursor") {
+		case "":
+			return wire.Page[wire.Box]{Items: []wire.Box{{Name: "a"}, {Name: "b c"}}, Next: "b c"}
+		case "b c":
+			return page(wire.Box{Name: "d"})
+		}
+		return wire.ErrInvalid
+	})
+	all, err := c.Mailboxes(t.Context())
+	if err != nil || len(all) != 3 || all[0].Name != "a" || all[2].Name != "d" {
+		t.Errorf("%+v: %v", all, err)
 	}
 }

@@ -108,12 +108,12 @@ func words(line string) (out []string) {
 
 func TestMailboxes(t *testing.T) {
 	runCases(t, []commandCase{
-		{"mailbox", exitOK, "GET /v1/mailboxes", `
+		{"mailbox", exitOK, "GET /v1/mailboxes?limit=1000", `
 MAILBOX          STATE  WAITING  LEASED  RETRYING  DEAD  OLDEST  READERS
 agent:ceo@here   open         7       2         1     2     60s  w1, unnamed
 agent:desk@here  open         0       0         0     0       -  -
 `, ""},
-		{"mailbox ls -o wide", exitOK, "GET /v1/mailboxes", `
+		{"mailbox ls -o wide", exitOK, "GET /v1/mailboxes?limit=1000", `
 MAILBOX          STATE  WAITING  LEASED  RETRYING  DEAD  OLDEST  READERS      SIZE     BLOCKED  DONE  EXPIRED  CANCELLED  ALLOW                   ALLOW READ
 agent:ceo@here   open         7       2         1     2     60s  w1, unnamed  4.0 KiB  1        80    1        0          peer:laptop, role:work  -
 agent:desk@here  open         0       0         0     0       -  -            0 B      0        0     0        0          -                       -
@@ -542,7 +542,7 @@ func TestMailBody(t *testing.T) {
 func TestTopics(t *testing.T) {
 	const get, sub = "GET /v1/topics/orders", "/v1/topics/orders/subscriptions/"
 	runCases(t, []commandCase{
-		{"topic ls", exitOK, "GET /v1/topics", `
+		{"topic ls", exitOK, "GET /v1/topics?limit=1000", `
 TOPIC         STATE  MAILS     SIZE  OLDEST  SUBSCRIPTIONS  DEAD  DROPPED
 topic:orders  open       7  4.0 KiB       -              1     1        3
 `, ""},
@@ -562,7 +562,7 @@ topic:orders  open       7  4.0 KiB       -              1     1        3
 		{"topic rm topic:orders --yes", exitOK, "DELETE /v1/topics/topic:orders", "", "topic:orders: removed"},
 
 		{"sub ls orders", exitOK, get, shownSubs, ""},
-		{"sub", exitOK, "GET /v1/topics", strings.Replace(shownSubs, " 5 ", " - ", 1), ""},
+		{"sub", exitOK, "GET /v1/topics?limit=1000", strings.Replace(shownSubs, " 5 ", " - ", 1), ""},
 		{"sub ls orders -o jsonl", exitOK, get, `{"topic":"topic:orders","name":"billing","settings":{"filter":"eu.>","mode":"shared","attempts":3,"lease":"2m","key_batch":2,"on_dead":"skip","paused":false,"dead":10000,"dead_age":"30d"},"waiting":5,"leased":2,"retrying":0,"dead":1,"blocked":0}` + "\n", ""},
 		{"sub show orders billing", exitOK, get, shownSub, ""},
 		{"sub show orders none", exitNotFound, get, "", "there is no topic:orders/none: create it with balefire-node sub add orders none"},
