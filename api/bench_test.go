@@ -104,7 +104,7 @@ func BenchmarkMailFrames(b *testing.B) {
 		msg = msg[:0]
 		buf = reader.each(buf, func(x wire.MailFrame) {
 			if x.Op == wire.OpEnd {
-				code, detail, _ := x.End()
+				code, detail, _, _ := x.End()
 				b.Fatalf("the session ended: %s %s", code, detail)
 			}
 			if x.Op != wire.OpDelivered {

@@ -579,3 +579,25 @@ func (l *oneConn) Accept() (net.Conn, error) {
 }
 func (l *oneConn) Close() error { close(l.conns); return nil }
 func (*oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// A session of a box that another reader has ends with the node of the box, in both forms.
+func TestEndOfAHeldSession(t *testing.T) {
+	n := mailNode(t)
+	if _, err := n.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{SubscriptionSettings: wire.SubscriptionSettings{Mode: new("exclusive")}}); err != nil {
+		t.Fatal(err)
+	}
+	dial, _ := serveMail(t, n)
+	c := dial(wire.MailDocuments)
+	sendText(t, c, "agent:ceo", "a")
+	tell(t, c, `{"op":"read","session":1,"box":"ceo","credit":5,"reader":"w1"}`)
+	hearMails(t, c, 1, "a")
+	tell(t, c, `{"op":"read","session":2,"box":"ceo","credit":5,"reader":"w2"}`)
+	if a := hear(t, c); a.Op != "end" || a.Session != 2 || a.Code != wire.CodeHeld || a.Home != "here" || !strings.Contains(a.Detail, `"w1" reads it`) {
+		t.Errorf("%+v", a)
+	}
+	f := &frames{t: t, c: dial(wire.MailFrames)}
+	f.write(readFrame(5, "agent:ceo", 10))
+	if code, detail, home, err := f.next(wire.OpEnd, 5).End(); code != wire.CodeHeld || home != "here" || !strings.Contains(detail, `"w1" reads it`) || err != nil {
+		t.Errorf("%s %q at %q, %v", code, detail, home, err)
+	}
+}

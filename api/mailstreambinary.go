@@ -113,18 +113,24 @@ func (*binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 		case wire.OpReplied:
 			dst = wire.AppendReply(dst, a.reply.framed(a.err))
 		case wire.OpEnd:
-			code, detail := reasonOf(a.err)
-			dst = wire.AppendEnd(dst, code, detail)
+			code, detail, home := endOf(a.err)
+			dst = wire.AppendEnd(dst, code, detail, home)
 		}
 		return dst
 	})
 }
 
 // reasonOf returns the code and the detail of an error, nothing for nil.
-func reasonOf(err error) (wire.Code, string) {
+func reasonOf(err error) (code wire.Code, detail string) {
+	code, detail, _ = endOf(err)
+	return code, detail
+}
+
+// endOf is reasonOf with the node of the box, if the error tells it.
+func endOf(err error) (code wire.Code, detail, home string) {
 	if err == nil {
-		return "", ""
+		return "", "", ""
 	}
 	p := ProblemOf(err)
-	return p.Code, p.Detail
+	return p.Code, p.Detail, p.Home
 }

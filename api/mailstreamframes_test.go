@@ -172,7 +172,7 @@ func TestMailFrames(t *testing.T) {
 		t.Errorf("%+v, %s, %v", what, code, err)
 	}
 	f.write(wire.AppendMailFrame(nil, wire.OpStop, 5, nil))
-	if code, _, err := f.next(wire.OpEnd, 5).End(); code != "" || err != nil {
+	if code, _, home, err := f.next(wire.OpEnd, 5).End(); code != "" || home != "" || err != nil {
 		t.Errorf("%s, %v", code, err)
 	}
 	f.write(wire.AppendMailFrame(nil, wire.OpSettle, 0, func(b []byte) []byte { return wire.AppendSettle(b, 5, acks) }))

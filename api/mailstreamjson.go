@@ -112,6 +112,7 @@ type streamedAnswer struct {
 	Extended []wire.SettledItem   `json:"extended,omitempty"` // settled
 	Code     wire.Code            `json:"code,omitempty"`     // end, settled if nothing counted, and replied if it was refused or bounced
 	Detail   string               `json:"detail,omitempty"`
+	Home     string               `json:"home,omitempty"` // end with MOVED, HELD or DRAINING: the node of the box
 }
 
 func (jsonForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
@@ -145,7 +146,7 @@ func (jsonForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 		}
 	case wire.OpEnd:
 		out.Op, out.Ref, out.Session = "end", 0, a.ref
-		out.Code, out.Detail = reasonOf(a.err)
+		out.Code, out.Detail, out.Home = endOf(a.err)
 	}
 	w := bytes.NewBuffer(dst)
 	if encode(w, out) != nil {

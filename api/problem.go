@@ -30,6 +30,8 @@ var codes = map[wire.Code]struct {
 	wire.CodeKeyConflict: {409, "The idempotency key was used for another request", "repeat the first request unchanged, or use a new key"},
 	wire.CodeRefused:     {409, "Not possible in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
 	wire.CodeNoAdmin:     {409, "No admin is connected", "retry when one is, or do it on an admin: see the detail"},
+	wire.CodeMoved:       {409, "The mailbox or topic has another home", "repeat the request; what was leased is delivered again at the new home"},
+	wire.CodeHeld:        {409, "Another reader has it", "retry when that one has ended, or let the mailbox have more readers: mode shared or failover"},
 	wire.CodeTooLarge:    {413, "Too large for one JSON document", "send the body as a stream: Content-Type application/octet-stream, with target and kind in the query"},
 	wire.CodeType:        {415, "Unsupported content type", "send Content-Type: application/json"},
 	wire.CodeInternal:    {500, "The node failed", "check the node's log; if it persists, restart the node: no task is lost"},
@@ -93,7 +95,11 @@ func ProblemOf(err error) *wire.Problem {
 	if code == wire.CodeInternal && errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed("the body ended early, so nothing was accepted: %v", err)
 	}
-	return problem(code, "%v", err)
+	p := problem(code, "%v", err)
+	if e, ok := errors.AsType[*wire.HomeError](err); ok {
+		p.Home = e.Home
+	}
+	return p
 }
 
 // writeProblem answers with the problem for err.
@@ -130,8 +136,12 @@ func encode(w io.Writer, v any) error {
 func humaProblem(status int, msg string, errs ...error) huma.StatusError {
 	code := wire.CodeInvalid
 	for c, k := range codes {
-		if k.status == status && c != wire.CodeRefused && c != wire.CodeNoAdmin && c != wire.CodeUnhealthy && c != wire.CodeStarting && c != wire.CodeUnknown {
-			code = c
+		switch c {
+		case wire.CodeRefused, wire.CodeNoAdmin, wire.CodeMoved, wire.CodeHeld, wire.CodeUnhealthy, wire.CodeStarting, wire.CodeUnknown: // others have their status, too
+		default:
+			if k.status == status {
+				code = c
+			}
 		}
 	}
 	if status >= 500 && code == wire.CodeInvalid {

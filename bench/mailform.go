@@ -135,7 +135,7 @@ func (f *frames) read(msg []byte, a *arrived) (err error) {
 			}
 			a.settled, a.stale = a.settled+int(x.Ref), a.stale+len(stale)
 		case wire.OpEnd:
-			code, detail, _ := x.End()
+			code, detail, _, _ := x.End()
 			err = fmt.Errorf("%w: %s %s", errEnded, code, detail)
 		}
 		if err != nil {

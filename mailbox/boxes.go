@@ -405,7 +405,7 @@ func failure(p place, sub string, err error) error {
 	case errors.Is(err, box.ErrNotFound):
 		return noBox(p, sub)
 	case errors.As(err, &held):
-		return fmt.Errorf("%w: %s has one reader at a time, and %q reads it", wire.ErrRefused, p.path(sub), held.Reader)
+		return fmt.Errorf("%w: %s has one reader at a time, and %q reads it", wire.ErrHeld, p.path(sub), held.Reader)
 	case errors.Is(err, box.ErrTooManySessions):
 		return fmt.Errorf("%w: %s has %d readers, the limit", wire.ErrFull, p.path(sub), box.MaxSessions)
 	case errors.As(err, &refused):

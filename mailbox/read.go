@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -36,7 +37,7 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 	}
 	given, err := k.Lease(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)}, time.Duration(l.Wait))
 	if err != nil {
-		return nil, failure(p, sub, err)
+		return nil, b.atHome(p, failure(p, sub, err))
 	}
 	if len(given) > 0 {
 		_ = b.cfg.Fail(PointLeased) // who has not got them waits for the end of the lease
@@ -92,9 +93,20 @@ func (r *Reader) at() (place, *mail.Broker) {
 func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) {
 	given, _, err := r.session.NextInto(ctx, n, nil, nil)
 	if err != nil {
-		return nil, failure(r.place, r.sub, err)
+		return nil, r.failure(err)
 	}
 	return r.boxes.delivered(r.place, given)
+}
+
+// failure returns why the session has ended in the terms of the API.
+func (r *Reader) failure(err error) error {
+	p, _ := r.at()
+	home, _, unknown := r.boxes.parts.Names.HomeOf(p.name)
+	if errors.Is(err, mail.ErrGone) && unknown == nil && home != p.home {
+		p.home = home
+		err = fmt.Errorf("%w: the home of %s is %s now", wire.ErrMoved, p.path(r.sub), r.boxes.parts.Book.NameOf(home))
+	}
+	return r.boxes.atHome(p, failure(p, r.sub, err))
 }
 
 // AddCredit lets n more mails be leased at once. A mail that is settled gives its credit

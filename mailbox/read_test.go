@@ -257,9 +257,11 @@ func TestModes(t *testing.T) {
 		}
 		a := read("one", "a", 0)
 		_, err := f.Lease(t.Context(), "one", "", wire.LeaseMail{Reader: "b"})
-		f.refused(err, wire.ErrRefused, `agent:one@alpha has one reader at a time, and "a" reads it`)
+		f.refused(err, wire.ErrHeld, `agent:one@alpha has one reader at a time, and "a" reads it`)
+		f.at(err, "alpha")
 		_, err = f.Read(t.Context(), "one", "", wire.LeaseMail{Reader: "b"})
-		f.refused(err, wire.ErrRefused, `and "a" reads it`)
+		f.refused(err, wire.ErrHeld, `and "a" reads it`)
+		f.at(err, "alpha")
 		_, err = f.Read(t.Context(), "one", "", wire.LeaseMail{Reader: strings.Repeat("b", 65)})
 		f.refused(err, wire.ErrInvalid, "reader of 65 bytes")
 		if got := f.box("one").Subscriptions[0].Readers; !slices.Equal(got, []string{"a"}) {
@@ -456,5 +458,45 @@ func TestRetention(t *testing.T) {
 		if v := f.box("topic:drops"); v.Waiting != 0 || v.Ended.Dropped != 3 {
 			t.Errorf("after its age: %s", asJSON(t, v))
 		}
+	})
+}
+
+// at checks which node an error names as the home of a box, "": none.
+func (f *fixture) at(err error, home string) {
+	f.t.Helper()
+	got := ""
+	if e, ok := errors.AsType[*wire.HomeError](err); ok {
+		got = e.Home
+	}
+	if got != home {
+		f.t.Errorf("%v: at %q, want %q", err, got, home)
+	}
+}
+
+// A session tells why it ends, and where its box is: it was removed, has moved, or its node stops.
+func TestEndsOfSessions(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		for _, name := range []string{"gone", "moved", "stopped"} {
+			f.mailbox(name, func(s *wire.MailboxSettings) { s.Named = true })
+		}
+		read := func(name string) *Reader {
+			r, err := f.Read(t.Context(), "agent:"+name, "", wire.LeaseMail{})
+			f.must(err)
+			return r
+		}
+		ended := func(r *Reader, want error, says, home string) {
+			t.Helper()
+			_, err := r.Next(t.Context(), 1)
+			f.refused(err, want, says)
+			f.at(err, home)
+		}
+		gone, moved, stopped := read("gone"), read("moved"), read("stopped")
+		f.must(f.Remove(t.Context(), "agent:gone"))
+		ended(gone, wire.ErrNotFound, "agent:gone was removed", "")
+		f.names.move("agent:moved", f.beta)
+		f.must(f.broker.Load().RemoveBox(t.Context(), "agent:moved"))
+		ended(moved, wire.ErrMoved, "the home of agent:moved is beta now", "beta")
+		f.stop()
+		ended(stopped, wire.ErrDraining, "", "alpha")
 	})
 }

@@ -85,7 +85,7 @@ func (b *Boxes) session(ctx context.Context, p place, sub string, l wire.LeaseMa
 		return nil, noBox(p, sub)
 	}
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)})
-	return s, failure(p, sub, err)
+	return s, b.atHome(p, failure(p, sub, err))
 }
 
 func (f *followed) current() (session, place) {
@@ -183,7 +183,8 @@ func (b *Boxes) awaitMove(ctx context.Context, name string, moved *remoteError) 
 		case p.home != moved.home.peer:
 			return p, nil
 		case b.cfg.Clock.Mono() >= end:
-			return p, fmt.Errorf("%w: the home of %s has moved from %s to %s, which this node does not know yet: try again", wire.ErrRefused, p.text, moved.home.name(), b.parts.Book.NameOf(moved.movedTo))
+			to := b.parts.Book.NameOf(moved.movedTo)
+			return p, &wire.HomeError{Home: to, Err: fmt.Errorf("%w: the home of %s has moved from %s to %s, which this node does not know yet: try again", wire.ErrMoved, p.text, moved.home.name(), to)}
 		}
 		pause.Reset(movePause)
 	}
@@ -271,7 +272,7 @@ func returned(given []mail.Delivery) []mail.Settlement {
 func (b *Boxes) remoteFailure(p place, sub string, err error) error {
 	e, ok := errors.AsType[*remoteError](err)
 	if !ok {
-		return failure(p, sub, err)
+		return b.atHome(p, failure(p, sub, err))
 	}
 	home, name := e.home.name(), strings.TrimPrefix(p.name, proto.AgentPrefix)
 	name, _, _ = strings.Cut(name, "@")
@@ -285,9 +286,21 @@ func (b *Boxes) remoteFailure(p place, sub string, err error) error {
 	case proto.CodeNoHandler:
 		return fmt.Errorf("%w: there is no %s on %s: %s", wire.ErrNotFound, p.path(sub), home, e.detail)
 	case proto.CodeMoved:
-		return fmt.Errorf("%w: the home of %s is not %s any more: its mail is delivered again at the new one", wire.ErrRefused, p.path(sub), home)
+		return &wire.HomeError{Home: b.parts.Book.NameOf(e.movedTo), Err: fmt.Errorf("%w: the home of %s is not %s any more: its mail is delivered again at the new one", wire.ErrMoved, p.path(sub), home)}
+	case proto.CodeHeld:
+		return b.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrHeld, p.path(sub), home, e.detail))
+	case proto.CodeDraining:
+		return b.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrDraining, p.path(sub), home, e.detail))
 	}
 	return refusal(e.code, fmt.Sprintf("%s on %s: %s", p.path(sub), home, e.detail))
+}
+
+// atHome adds the home of a box to an error with which a program may go on elsewhere, or later.
+func (b *Boxes) atHome(p place, err error) error {
+	if e := (*wire.HomeError)(nil); errors.As(err, &e) || !errors.Is(err, wire.ErrMoved) && !errors.Is(err, wire.ErrHeld) && !errors.Is(err, wire.ErrDraining) {
+		return err
+	}
+	return &wire.HomeError{Home: b.parts.Book.NameOf(p.home), Err: err}
 }
 
 // settleAt settles deliveries of a box, here or on another node.

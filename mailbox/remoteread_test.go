@@ -235,7 +235,9 @@ func TestReaderFollowsItsBox(t *testing.T) {
 			done <- err
 		}()
 		moved(h.one())
-		f.refused(<-done, wire.ErrRefused, "the home of agent:desk has moved from beta to gamma, which this node does not know yet: try again")
+		err := <-done
+		f.at(err, "gamma")
+		f.refused(err, wire.ErrMoved, "the home of agent:desk has moved from beta to gamma, which this node does not know yet: try again")
 
 		r, err := f.Read(t.Context(), "agent:desk", "", wire.LeaseMail{Max: 5})
 		f.must(err)
@@ -282,7 +284,8 @@ func TestRefusedReader(t *testing.T) {
 		proto.CodeDenied:    {wire.ErrDenied, "beta does not allow this node to read agent:ceo@beta: there, balefire-node mailbox set ceo --allow-read peer:alpha does"},
 		proto.CodeNoHandler: {wire.ErrNotFound, "there is no agent:ceo@beta on beta: because"},
 		proto.CodeFull:      {wire.ErrFull, "agent:ceo@beta on beta: because"},
-		proto.CodeDraining:  {wire.ErrRefused, "agent:ceo@beta on beta: because"},
+		proto.CodeDraining:  {wire.ErrDraining, "agent:ceo@beta on beta: because"},
+		proto.CodeHeld:      {wire.ErrHeld, "agent:ceo@beta on beta: because"},
 		proto.CodeBadForm:   {wire.ErrInvalid, "agent:ceo@beta on beta: because"},
 		proto.CodeInternal:  {wire.ErrRefused, "agent:ceo@beta on beta: because"},
 	} {
@@ -295,7 +298,9 @@ func TestRefusedReader(t *testing.T) {
 					done <- err
 				}()
 				h.must(h.say(proto.TypeOpened, &proto.Opened{Session: h.one().GetSession(), Code: code, Detail: "because"}))
-				f.refused(<-done, want.err, want.says)
+				err := <-done
+				f.refused(err, want.err, want.says)
+				f.at(err, map[bool]string{true: "beta"}[code == proto.CodeDraining || code == proto.CodeHeld])
 				go func() {
 					_, err := f.Settle(t.Context(), "ceo@beta", "", wire.SettleMail{Ack: []string{"1.2.3"}})
 					done <- err

@@ -305,7 +305,7 @@ func (b *Boxes) newRemoteReader(ctx context.Context, from proto.PeerID, r *remot
 	case errors.Is(err, box.ErrNotFound):
 		return nil, refused{code: proto.CodeNoHandler, detail: "there is no such subscription"}
 	case errors.As(err, &held):
-		return nil, refused{code: proto.CodeFull, detail: fmt.Sprintf("it has one reader at a time, and %q reads it", held.Reader)}
+		return nil, refused{code: proto.CodeHeld, detail: fmt.Sprintf("it has one reader at a time, and %q reads it", held.Reader)}
 	case errors.Is(err, box.ErrTooManySessions):
 		return nil, refused{code: proto.CodeFull, detail: fmt.Sprintf("it has %d readers, the limit", box.MaxSessions)}
 	}

@@ -279,7 +279,10 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 // are appended to buf: they are valid until the caller writes to it.
 func (r *Reader) NextLetters(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
 	dst, buf, err := r.session.NextInto(ctx, n, dst, buf)
-	return dst, buf, failure(r.place, r.sub, err)
+	if err != nil {
+		err = r.failure(err)
+	}
+	return dst, buf, err
 }
 
 // Delivered returns deliveries in the form of the API.

@@ -55,6 +55,7 @@ const (
 	CodeMoved          = Code_CODE_MOVED
 	CodeNeedBody       = Code_CODE_NEED_BODY
 	CodeInternal       = Code_CODE_INTERNAL
+	CodeHeld           = Code_CODE_HELD
 )
 
 // The types of a Message: see [MessageType].

@@ -231,6 +231,7 @@ const (
 	Code_CODE_MOVED           Code = 14 // the home moved
 	Code_CODE_NEED_BODY       Code = 15 // the streamed body is not here yet: offer it first
 	Code_CODE_INTERNAL        Code = 16 // retried later: the receiver failed and wrote nothing
+	Code_CODE_HELD            Code = 17 // OPENED: another reader has the box, which has one at a time
 )
 
 // Enum value maps for Code.
@@ -253,6 +254,7 @@ var (
 		14: "CODE_MOVED",
 		15: "CODE_NEED_BODY",
 		16: "CODE_INTERNAL",
+		17: "CODE_HELD",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":     0,
@@ -272,6 +274,7 @@ var (
 		"CODE_MOVED":           14,
 		"CODE_NEED_BODY":       15,
 		"CODE_INTERNAL":        16,
+		"CODE_HELD":            17,
 	}
 )
 
@@ -333,7 +336,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MODE_AT_LEAST_ONCE\x10\x01\x12\x15\n" +
-	"\x11MODE_AT_MOST_ONCE\x10\x02*\xcb\x02\n" +
+	"\x11MODE_AT_MOST_ONCE\x10\x02*\xda\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCODE_NO_HANDLER\x10\x01\x12\r\n" +
@@ -354,7 +357,8 @@ const file_state_proto_rawDesc = "" +
 	"\n" +
 	"CODE_MOVED\x10\x0e\x12\x12\n" +
 	"\x0eCODE_NEED_BODY\x10\x0f\x12\x11\n" +
-	"\rCODE_INTERNAL\x10\x10B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\rCODE_INTERNAL\x10\x10\x12\r\n" +
+	"\tCODE_HELD\x10\x11B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once

@@ -317,13 +317,16 @@ func (f MailFrame) Settled() (what []FramedSettled, code Code, detail string, er
 }
 
 // AppendEnd appends the body of an end.
-func AppendEnd(dst []byte, code Code, detail string) []byte { return appendProblem(dst, code, detail) }
+func AppendEnd(dst []byte, code Code, detail, home string) []byte {
+	return appendText8(appendProblem(dst, code, detail), home)
+}
 
 // End reads the body of an end.
-func (f MailFrame) End() (code Code, detail string, err error) {
+func (f MailFrame) End() (code Code, detail, home string, err error) {
 	d := decoder{b: f.Body}
 	code, detail = d.problem()
-	return code, detail, d.end("end")
+	home = string(d.text8())
+	return code, detail, home, d.end("end")
 }
 
 func appendText8(dst []byte, text string) []byte {

@@ -38,7 +38,7 @@ func examples() map[byte][]byte {
 		OpReplied: frame(OpReplied, func(b []byte) []byte {
 			return AppendReply(b, &FramedReply{[16]byte{1}, true, CodeBounced, "dead", [32]byte{9}, []byte("letter")})
 		}),
-		OpEnd: frame(OpEnd, func(b []byte) []byte { return AppendEnd(b, CodeNotFound, "gone") }),
+		OpEnd: frame(OpEnd, func(b []byte) []byte { return AppendEnd(b, CodeHeld, "by a", "beta") }),
 	}
 }
 
@@ -86,8 +86,8 @@ func decode(f MailFrame) (again []byte, v any, err error) {
 		r, e := f.Reply()
 		v, err, body = r, e, func(b []byte) []byte { return AppendReply(b, &r) }
 	case OpEnd:
-		code, detail, e := f.End()
-		v, err, body = detail, e, func(b []byte) []byte { return AppendEnd(b, code, detail) }
+		code, detail, home, e := f.End()
+		v, err, body = detail, e, func(b []byte) []byte { return AppendEnd(b, code, detail, home) }
 	default:
 		err = f.Empty()
 	}

@@ -18,6 +18,8 @@ const (
 	CodeKeyConflict Code = "KEY_CONFLICT"       // 409
 	CodeRefused     Code = "REFUSED"            // 409
 	CodeNoAdmin     Code = "NO_ADMIN"           // 409
+	CodeMoved       Code = "MOVED"              // 409
+	CodeHeld        Code = "HELD"               // 409
 	CodeTooLarge    Code = "TOO_LARGE"          // 413
 	CodeType        Code = "UNSUPPORTED_TYPE"   // 415
 	CodeInternal    Code = "INTERNAL"           // 500
@@ -41,6 +43,8 @@ var sentinels = []struct {
 	{ErrDraining, CodeDraining},
 	{ErrStarting, CodeStarting},
 	{ErrNoAdmin, CodeNoAdmin},
+	{ErrMoved, CodeMoved},
+	{ErrHeld, CodeHeld},
 	{ErrDenied, CodeDenied},
 	{ErrNotFound, CodeNotFound},
 	{ErrRefused, CodeRefused},
@@ -70,6 +74,7 @@ type Problem struct {
 	Detail string  `json:"detail" doc:"what failed, and why"`
 	Code   Code    `json:"code" doc:"what kind of problem it is, for programs"`
 	Fix    string  `json:"fix,omitempty" doc:"what to do about it"`
+	Home   string  `json:"home,omitempty" doc:"of MOVED, HELD and DRAINING about a mailbox or topic: its node"`
 	Errors []Fault `json:"errors,omitempty" doc:"the invalid fields"`
 }
 

@@ -71,7 +71,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDenied
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout
-	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrNoAdmin, wire.ErrDraining, wire.ErrStarting, pairing.ErrPaired, store.ErrLocked):
+	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrNoAdmin, wire.ErrMoved, wire.ErrHeld, wire.ErrDraining, wire.ErrStarting, pairing.ErrPaired, store.ErrLocked):
 		return exitRefused
 	case isAny(err, wire.ErrInvalid, wire.ErrTooLarge), isCobraError(err):
 		return exitUsage

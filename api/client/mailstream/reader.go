@@ -191,9 +191,9 @@ func (s *session) take(f wire.MailFrame) error {
 			s.deliveries = append(s.deliveries, d)
 		}
 	case wire.OpEnd:
-		code, detail, err := f.End()
-		if err == nil {
-			err = problem(code, detail)
+		code, detail, home, err := f.End()
+		if err == nil && code != "" {
+			err = &wire.Problem{Code: code, Title: string(code), Detail: detail, Home: home}
 		}
 		return err
 	case wire.OpSent:
