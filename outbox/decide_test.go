@@ -58,6 +58,7 @@ func TestRefusals(t *testing.T) {
 		{proto.CodeMoved, keep, keep, keep},
 		{proto.CodeNeedBody, decision{action: sendBodyFirst}, decision{action: sendBodyFirst}, keep},
 		{proto.CodeInternal, decision{action: spendAttempt}, keep, keep},
+		{proto.CodeHeld, keep, keep, keep}, // of no task
 		{proto.Code(999), keep, keep, keep},
 	}
 	for code := range proto.Code_name {
