@@ -33,6 +33,26 @@ func TestBounceOnAFullDisk(t *testing.T) {
 	})
 }
 
+// A mail that its box for JSON refuses is a dead letter at once, and its sender is told; the bounce itself
+// is JSON.
+func TestBounceOfABodyThatIsNotJSON(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		only := func(s *wire.MailboxSettings) { s.JSON = ptr(true) }
+		f.mailbox("ceo", only)
+		f.mailbox("boss", only)
+		f.mail("agent:ceo", `{"ok":true}`, nil)
+		sent := f.mail("agent:ceo", "hello", func(m *wire.Mail) { m.Sender = "boss" })
+		synctest.Wait()
+		if dead := f.mails("ceo", "", wire.MailQuery{State: "DEAD"}); len(dead) != 1 || dead[0] != "hello" {
+			t.Errorf("dead letters %q", dead)
+		}
+		if got, bodies := f.lease("boss", "", 9, time.Second); len(got) != 1 || got[0].Mail.BounceOf != sent.ID || !strings.Contains(bodies[0], `"cause":"not_json"`) {
+			t.Errorf("leased %q", bodies)
+		}
+		f.one("ceo", "", `{"ok":true}`)
+	})
+}
+
 // The event of a bounce that is not sent says why.
 func TestUnheardBounce(t *testing.T) {
 	for cause, change := range map[string]func(f *fixture){

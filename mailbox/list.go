@@ -155,7 +155,7 @@ func boxSettings(s box.BoxSettings) wire.BoxSettings {
 	if s.PerPeer {
 		lanes = wire.LanesOrigin
 	}
-	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining, Handler: shownHandler(n.Handler)}
+	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining, JSON: &s.JSON, Handler: shownHandler(n.Handler)}
 	if s.Kind == box.Topic {
 		age := wire.Duration(s.Age)
 		v.Age, v.Interest = &age, &s.Interest

@@ -479,6 +479,7 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	}
 	change(&to.Interest, s.Interest)
 	change(&to.Draining, s.Draining)
+	change(&to.JSON, s.JSON)
 	return to, err
 }
 

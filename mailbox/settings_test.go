@@ -17,7 +17,7 @@ func TestMailboxSettings(t *testing.T) {
 		ctx := t.Context()
 		v, err := f.SetMailbox(ctx, "ceo", wire.MailboxSettings{})
 		f.must(err)
-		if got, want := asJSON(t, v), `{"name":"agent:ceo@alpha","kind":"mailbox","settings":{"allow":[],"allow_read":[],"mails":100000,"bytes":268435456,"lanes":"shared","draining":false},`+
+		if got, want := asJSON(t, v), `{"name":"agent:ceo@alpha","kind":"mailbox","settings":{"allow":[],"allow_read":[],"mails":100000,"bytes":268435456,"lanes":"shared","draining":false,"json":false},`+
 			`"waiting":0,"bytes":0,"next":1,"ended":{"done":0,"dead":0,"expired":0,"cancelled":0,"dropped":0},`+
 			`"subscriptions":[{"name":"","settings":{"mode":"shared","attempts":3,"key_batch":1,"on_dead":"skip","paused":false,"dead":10000,"dead_age":"30d"},"waiting":0,"leased":0,"retrying":0,"dead":0,"blocked":0}]}`; got != want {
 			t.Errorf("defaults:\n%s, want\n%s", got, want)
@@ -25,7 +25,7 @@ func TestMailboxSettings(t *testing.T) {
 		all := wire.MailboxSettings{
 			BoxSettings: wire.BoxSettings{
 				Allow: &[]string{"peer:beta", "role:work"}, AllowRead: &[]string{"*"}, Mails: ptr(5), Bytes: ptr(int64(6000)), Draining: ptr(true), Lanes: ptr(wire.LanesShared),
-				Keep: ptr(wire.Duration(time.Hour)), KeepMails: ptr(9),
+				Keep: ptr(wire.Duration(time.Hour)), KeepMails: ptr(9), JSON: ptr(true),
 			},
 			SubscriptionSettings: wire.SubscriptionSettings{
 				Mode: ptr("exclusive"), Attempts: ptr(7), Lease: ptr(wire.Duration(time.Minute)), KeyBatch: ptr(4), OnDead: ptr("block"), Paused: ptr(true), Dead: ptr(8), DeadAge: ptr(wire.Duration(time.Hour)),

@@ -88,6 +88,7 @@ type BoxSettings struct {
 	KeepMails *int         `json:"keep_mails,omitempty" minimum:"0" doc:"how many of those at most; default 10000"`
 	Draining  *bool        `json:"draining,omitempty" doc:"new mail is refused for now"`
 	Seize     *Seize       `json:"seize,omitempty" doc:"makes this node, an admin, the home of a name of the mesh whose home is permanently lost, with a new and empty box"`
+	JSON      *bool        `json:"json,omitempty" doc:"a mail whose body is not JSON is a dead letter at once; a body above 256 KiB is not checked"`
 	Handler   *MailHandler `json:"handler,omitempty" doc:"of a mailbox: what this node does with its mail; {} removes it, and without exec and post the fields that are given change"`
 }
 

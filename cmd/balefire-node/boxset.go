@@ -20,6 +20,7 @@ type boxFlags struct {
 	keep        string
 	keepMails   int
 	all, refuse bool
+	json        bool
 }
 
 func (f *boxFlags) add(c *cobra.Command, topic bool) {
@@ -30,6 +31,7 @@ func (f *boxFlags) add(c *cobra.Command, topic bool) {
 	fs.Var(sizeValue{&f.bytes}, "bytes", "size of all that waits, like 64MiB; 0: the default")
 	fs.StringVar(&f.lanes, "lanes", "", "which mails with one key are handled in order: shared (all) or origin (those of each node); it never changes")
 	fs.BoolVar(&f.refuse, "draining", false, "refuse new mail for now; --draining=false takes it again")
+	fs.BoolVar(&f.json, "json", false, "make a mail whose body is not JSON a dead letter at once; a body above 256 KiB is not checked")
 	if topic {
 		fs.StringVar(&f.age, "age", "", "drop what is older, like 7d; 0: the default")
 		fs.BoolVar(&f.all, "interest", false, "keep a mail until every subscription has read it, and refuse new ones when it is full")
@@ -50,6 +52,7 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 		"bytes":      func() { s.Bytes = &f.bytes },
 		"lanes":      func() { s.Lanes = &f.lanes },
 		"draining":   func() { s.Draining = &f.refuse },
+		"json":       func() { s.JSON = &f.json },
 		"interest":   func() { s.Interest = &f.all },
 		"keep":       func() { s.Keep, bad = spanOrDefault("keep", f.keep) },
 		"keep-mails": func() { s.KeepMails = &f.keepMails },
@@ -250,6 +253,9 @@ func printLimitsOf(row rowFunc, v wire.Box) {
 	}
 	if s.Keep != nil && *s.Keep > 0 && s.KeepMails != nil {
 		row("history", "%d mails that are done, for %s", *s.KeepMails, *s.Keep)
+	}
+	if orZero(s.JSON) {
+		row("json", "a mail whose body is not JSON is a dead letter at once")
 	}
 	if orZero(s.Interest) {
 		row("interest", "a mail is kept until every subscription has read it")

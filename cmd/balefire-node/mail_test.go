@@ -121,6 +121,8 @@ agent:desk@here  open         0       0         0     0       -  -            0 
 		{"mailbox show ceo", exitOK, "GET /v1/mailboxes/ceo", "agent:ceo@here  open" + shownMailbox, ""},
 		{"mailbox show new", exitNotFound, "GET /v1/mailboxes/new", "", "error: not found\n"},
 		{"mailbox add new1 --allow peer:laptop --attempts 5 --lease 2m", exitOK, `GET /v1/mailboxes/new1; PUT /v1/mailboxes/new1 {"allow":["peer:laptop"],"attempts":5,"lease":"2m"}`, "*", "agent:new1@here: created"},
+		{"mailbox add new1 --json", exitOK, `GET /v1/mailboxes/new1; PUT /v1/mailboxes/new1 {"json":true}`, "*", "created"},
+		{"mailbox set ceo --json=false", exitOK, `GET /v1/mailboxes/ceo; PUT /v1/mailboxes/ceo {"json":false}`, "*", "changed"},
 		{"mailbox add new1 --named", exitOK, `GET /v1/mailboxes/new1; PUT /v1/mailboxes/new1 {"named":true}`, "*", "created"},
 		{"mailbox add ceo --named", exitRefused, `GET /v1/mailboxes/ceo; PUT /v1/mailboxes/ceo {"named":true}`, "", "own"},
 		{"mailbox add mesh --named", exitRefused, "GET /v1/mailboxes/mesh", "", "agent:mesh exists: change it with balefire-node mailbox set"},

@@ -3,6 +3,7 @@ package box
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -184,7 +185,9 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	switch {
 	case spool: // its home decides about the rest
 	case l.Hops > MaxHops:
-		s.loop(b, seq, m.At, out)
+		s.kill(b, seq, ending{state: Dead, cause: CauseLoop, at: m.At, reason: fmt.Sprintf("caused by more than %d mails, one by one", MaxHops)}, out)
+	case b.settings.JSON && l.Object.IsZero() && !json.Valid(l.Body):
+		s.kill(b, seq, ending{state: Dead, cause: CauseNotJSON, at: m.At, reason: "the body is not JSON, and the box takes no other"}, out)
 	case b.settings.Kind == Topic && b.settings.Interest && b.unread(seq) == 0:
 		s.remove(b, seq, ending{state: Done}, out)
 	default:
@@ -201,9 +204,8 @@ func (s *State) makeRoom(b *box, size int64, out *Output) {
 	}
 }
 
-// loop ends a mail that was caused by too many others: a dead letter of each subscription.
-func (s *State) loop(b *box, seq uint64, at int64, out *Output) {
-	e := ending{state: Dead, cause: CauseLoop, at: at, reason: fmt.Sprintf("caused by more than %d mails, one by one", MaxHops)}
+// kill ends a mail that nobody may be given: a dead letter of each subscription.
+func (s *State) kill(b *box, seq uint64, e ending, out *Output) {
 	for _, u := range b.subs {
 		if u.pending(seq) {
 			s.bury(u, seq, &e)

@@ -80,10 +80,11 @@ const (
 	CauseFull            // retention by count or size
 	CauseRefused         // of a spool: its home refused it for good
 	CauseUnheard         // of a spool: past its not_after, sent and not answered, so it may have been delivered
+	CauseNotJSON         // its body is not JSON, and the box takes no other
 	causes
 )
 
-var causeNames = [causes]string{"", "nacked", "final", "lapsed", "abandoned", "deferred", "bounced", "loop", "expired", "purged", "removed", "age", "full", "refused", "unheard"}
+var causeNames = [causes]string{"", "nacked", "final", "lapsed", "abandoned", "deferred", "bounced", "loop", "expired", "purged", "removed", "age", "full", "refused", "unheard", "not_json"}
 
 // String returns the cause as one word.
 func (c Cause) String() string {

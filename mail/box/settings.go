@@ -55,6 +55,7 @@ type BoxSettings struct {
 	PerPeer  bool          // keys of different origins are different lanes
 	Draining bool          // new mail is refused for now
 	Notes    string        // of the caller, for whom they are kept: at most MaxNotes bytes
+	JSON     bool          // a mail whose body is not JSON is dead at once; one outside of the letter is not read
 	Once     bool          // when it is removed, no box ever has its name again: its chains are dropped
 
 	Keep      time.Duration // how long a mailbox keeps mail that is done; zero: it keeps none
@@ -282,6 +283,9 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.Keep > 0 {
 		flags |= flagKeeps
 	}
+	if b.JSON {
+		flags |= flagJSON
+	}
 	if b.homed() {
 		dst = appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
 	} else {
@@ -299,6 +303,7 @@ const (
 	flagHomed    // home and generation follow
 	flagOnce
 	flagKeeps // what it keeps follows, after that
+	flagJSON
 )
 
 func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
@@ -312,12 +317,12 @@ func (d *decoder) boxSettings() BoxSettings {
 	if b.Draining = flags&flagDraining > 0; flags&flagHomed > 0 {
 		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
 	}
-	b.Once = flags&flagOnce > 0
+	b.Once, b.JSON = flags&flagOnce > 0, flags&flagJSON > 0
 	if flags&flagKeeps > 0 {
 		b.Keep, b.KeepMails = d.duration(), d.u32()
 	}
 	b.Notes = string(d.text(MaxNotes))
-	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
+	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps|flagJSON && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
 }
