@@ -26,7 +26,7 @@ what is not acknowledged in time is delivered again. BOX is a mailbox, NAME, or 
 subscription of a topic, topic:TOPIC/SUB.`,
 		mailSend(w), mailRead(w),
 		settleCommand(w, "ack"), settleCommand(w, "nack"), settleCommand(w, "extend"), settleCommand(w, "defer"), settleCommand(w, "bounce"),
-		mailReply(w), mailAwait(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w))
+		mailReply(w), mailAwait(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w), mailBounces(w))
 }
 
 // mailFlags are the raw flags of the commands that send a mail.
