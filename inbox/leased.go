@@ -19,6 +19,7 @@ type Leased struct {
 	Kind      string
 	Origin    proto.PeerID
 	Home      proto.PeerID // who granted it
+	Queue     string
 	Mode      proto.Mode
 	Delegates []proto.PeerID // whom the handler must allow too
 	Envelope  *proto.Envelope
@@ -29,6 +30,7 @@ type Leased struct {
 
 	Interrupted *LeaseStart   // it ran when the node died: its handler is only probed
 	askAt       time.Duration // by the monotonic clock: it is not probed before
+	since       time.Duration // by the monotonic clock: it has waited for a slot since then
 }
 
 // notAfter returns when the time of the task is over, in Unix milliseconds; 0: unknown.
@@ -101,7 +103,7 @@ func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.Pe
 		return proto.CodeDenied
 	case h.MaxBody > 0 && body > h.MaxBody:
 		return proto.CodeTooLarge
-	case waiting >= in.cfg.Slots:
+	case waiting >= in.slots.maxUnwritten:
 		return proto.CodeBusy
 	}
 	return proto.CodeOK
@@ -113,10 +115,39 @@ func (in *Inbox) Lease(l Leased) {
 	g := in.leases
 	g.mu.Lock()
 	if !slices.ContainsFunc(g.waiting, func(x Leased) bool { return x.ID == l.ID }) {
+		l.since = in.cfg.Clock.Mono()
 		g.waiting = append(g.waiting, l)
 	}
 	g.mu.Unlock()
 	in.slots.notify()
+}
+
+// overdueAfter is how long a lease may wait for a slot if its queue has as many others here
+// as there are slots.
+const overdueAfter = time.Second
+
+// Overdue returns the waiting leases that should go back to their homes, so that other nodes
+// can run them: they have waited for longer than a second, and those of their queue that run
+// or have waited as long take all slots.
+func (in *Inbox) Overdue() (ids []proto.TaskID) {
+	before := map[string]int{} // by queue
+	for _, j := range in.slots.running() {
+		if j.lease != nil {
+			before[j.lease.Queue]++
+		}
+	}
+	g := in.leases
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.waiting {
+		if l.Interrupted != nil || in.cfg.Clock.Mono()-l.since <= overdueAfter {
+			continue
+		}
+		if before[l.Queue]++; before[l.Queue] > in.cfg.Slots {
+			ids = append(ids, l.ID)
+		}
+	}
+	return ids
 }
 
 // StopLease ends the wait or the run of a granted task; cancelled: at an operator's

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -149,4 +150,65 @@ func TestTaskIsDeniedAtItsStart(t *testing.T) {
 			t.Errorf("reason %q, %d starts", o.Reason, s.starts(a.Header.ID))
 		}
 	})
+}
+
+// TestLeasesThatWaitTooLong checks which leases an owner with two slots gives back: of each
+// queue it keeps two, those that run and then the oldest, and of those that have waited for
+// longer than a second the rest.
+func TestLeasesThatWaitTooLong(t *testing.T) {
+	s, spec := scripted(func(ctx context.Context, _ *handler.Run) *handler.Result {
+		<-ctx.Done()
+		return &handler.Result{Outcome: handler.Retry}
+	})
+	inBubble(t, Config{Slots: 2}, []Spec{spec}, func(f *fixture) {
+		f.in.Connect(&grants{onReady: func() {}})
+		f.run()
+		lease := func(queue string, n int) (ids []proto.TaskID) {
+			for range n {
+				a := f.task()
+				f.in.Lease(Leased{ID: a.Header.ID, Queue: queue, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+				ids = append(ids, a.Header.ID)
+			}
+			synctest.Wait()
+			return ids
+		}
+		running := lease("a", 2)
+		for _, id := range running {
+			if s.starts(id) != 1 {
+				t.Fatal("it has not started")
+			}
+		}
+		more, others := lease("a", 3), lease("b", 4)
+		a := f.task()
+		f.in.Lease(Leased{ID: a.Header.ID, Queue: "a", Kind: "work", Origin: home, Home: other, Envelope: a.Envelope, Interrupted: new(LeaseStart)})
+		if wait(time.Second); len(f.in.Overdue()) != 0 {
+			t.Errorf("after a second it gives %d back", len(f.in.Overdue()))
+		}
+		wait(time.Millisecond)
+		lease("a", 1)
+		if got, want := f.in.Overdue(), slices.Concat(more, others[2:]); !slices.Equal(got, want) {
+			t.Errorf("it gives back %v, want %v", got, want)
+		}
+		f.in.StopLease(more[0], false, false)
+		if got, want := f.in.Overdue(), slices.Concat(more[1:], others[2:]); !slices.Equal(got, want) {
+			t.Errorf("then it gives back %v, want %v", got, want)
+		}
+	})
+}
+
+// TestWaitingLeasesAreBounded checks how many granted tasks may wait: 64, or four for each slot.
+func TestWaitingLeasesAreBounded(t *testing.T) {
+	for _, tt := range []struct{ slots, want int }{{2, 64}, {20, 80}} {
+		_, spec := scripted(succeed)
+		inBubble(t, Config{Slots: tt.slots}, []Spec{spec}, func(f *fixture) {
+			n := 0
+			for ; f.in.Leasable("work", home, nil, 0) == proto.CodeOK; n++ {
+				a := f.task()
+				f.in.Lease(Leased{ID: a.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+			}
+			if code := f.in.Leasable("work", home, nil, 0); n != tt.want || code != proto.CodeBusy {
+				t.Errorf("with %d slots %d wait, and the next is answered with %v, want %d and BUSY", tt.slots, n, code, tt.want)
+			}
+		})
+	}
 }

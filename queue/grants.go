@@ -79,7 +79,7 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetOptions().GetMaxAttempts(), Envelope: env, Key: key}
+	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Queue: content.GetQueue(), Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetOptions().GetMaxAttempts(), Envelope: env, Key: key}
 	for _, v := range content.GetDelegates() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {
@@ -101,7 +101,7 @@ func (r Runner) Wait(from proto.PeerID, g *proto.Grant) {
 		r.cfg.Logger.Error("could not decode a granted task again", "from", from, "err", err)
 		return
 	}
-	r.parts.Grants.Fetch(l, g.GetQueue())
+	r.parts.Grants.Fetch(l)
 }
 
 // Probe asks the handler of a task what it did before the node died.
@@ -114,7 +114,7 @@ func (r Runner) Probe(from proto.PeerID, g *proto.Grant) {
 		return
 	}
 	l.Interrupted = &inbox.LeaseStart{Epoch: proto.Seq{Boot: g.GetClaim().GetEpochBoot(), Counter: g.GetClaim().GetEpochCounter()}, Attempt: g.GetAttempt()}
-	r.parts.Grants.Fetch(l, g.GetQueue())
+	r.parts.Grants.Fetch(l)
 }
 
 // Stop stops the wait or the run of a task.

@@ -47,6 +47,7 @@ func (qs *Queues) watch(ctx context.Context) error {
 	last, idle := map[proto.PeerID]ownership.Node{}, map[proto.TaskID]bool{}
 	for {
 		qs.updateMembers(last)
+		qs.returnOverdue(ctx)
 		qs.checkHomes(ctx)
 		qs.parts.Tasks.FinishMoves(ctx)
 		select {

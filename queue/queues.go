@@ -134,7 +134,7 @@ type GrantBodies interface {
 
 type grantFetcher interface {
 	// Fetch lets a granted task wait for a slot once its body is here. It does not block.
-	Fetch(l inbox.Leased, queue string)
+	Fetch(l inbox.Leased)
 	// Stop no longer waits for the body of a task.
 	Stop(id proto.TaskID)
 	// Release discards the body of a task whose run is over.

@@ -2,10 +2,26 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 )
+
+// returnOverdue returns the leases that have waited here for a slot for too long.
+func (qs *Queues) returnOverdue(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, id := range qs.parts.Inbox.Overdue() {
+		all.Go(func() {
+			err := qs.Driver.Return(ctx, id, "it waited for a slot for more than a second", 0)
+			if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
+				qs.cfg.Logger.Warn("could not return a task that waits for a slot", "task", id.String(), "err", err)
+			}
+		})
+	}
+	all.Wait()
+}
 
 // reconcile repairs inconsistencies, whatever their cause. It revokes leases of dead
 // owners also when their death went unnoticed, because this node was isolated or had

@@ -67,12 +67,12 @@ func (t *Transfers) Room(l inbox.Leased) proto.Code {
 
 // Fetch lets a granted task wait for a slot once its body is here. The ownership
 // subsystem calls it.
-func (t *Transfers) Fetch(l inbox.Leased, queue string) {
+func (t *Transfers) Fetch(l inbox.Leased) {
 	if l.Body != "" {
 		t.mu.Lock()
 		t.granted[l.ID] = l.Body
 		if !t.Bodies.Has(l.Body) {
-			t.fetching[l.ID] = &bodyFetch{lease: l, queue: queue, progressAt: t.Clock.Mono()}
+			t.fetching[l.ID] = &bodyFetch{lease: l, progressAt: t.Clock.Mono()}
 			t.enqueue(func(context.Context) { t.leases.Fetch(l.ID, true) })
 			t.mu.Unlock()
 			return
@@ -121,7 +121,7 @@ func (t *Transfers) offerGrant(from proto.PeerID, env *proto.Envelope, object *b
 	t.mu.Lock()
 	a := t.fetching[h.ID]
 	t.mu.Unlock()
-	if a == nil || from != a.lease.Home && !t.queues.IsHome(a.queue, from) || h.ObjectFile() != a.lease.Body {
+	if a == nil || from != a.lease.Home && !t.queues.IsHome(a.lease.Queue, from) || h.ObjectFile() != a.lease.Body {
 		return nil, &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}, nil
 	}
 	sink, reply, err := t.receive(proto.CodeNeedBody, "", &h, object, bodies.Terms{Task: h.ID})

@@ -119,7 +119,6 @@ type transferKey struct {
 // A bodyFetch is a granted task that waits for its body before it can wait for a slot.
 type bodyFetch struct {
 	lease      inbox.Leased
-	queue      string
 	progressAt time.Duration // monotonic time of the latest progress
 }
 
