@@ -25,7 +25,7 @@ func (p *plan) queue(t *table) error {
 		"%[2]q: the home submits, so it is origin, home and one of five owners; %[3]q: another node submits, so a task is sent to the home, from there to its owner, and its result takes the way back over both. With the default slots the heap limit is the default, too. "+
 		"For comparison NATS JetStream: nats-server with `sync_interval: always`, %[5]d messages in flight, measured once in this run. The rates of tasks submitted %[3]s and of NATS are medians of %[4]d runs; the others are single runs.", queueNodesCount, fromHome, fromMember, times, flying)
 	t.head = []string{"store", "fsync", "submitted", "slots a node", "tasks/s", "NATS messages/s", "ratio", "target", "", "p50", "p99", "CPU a task", "commits a task", "cores: ours", "others'"}
-	t.bounds = fmt.Sprintf("at the normal disk speed, CPU: five nodes and the load share %d cores, and each task is sealed, signed and checked three times: for its home, for its owner, and its result. With a slow disk also the commits in series, and with few slots only those.", runtime.NumCPU())
+	t.bounds = fmt.Sprintf("at the normal disk speed, CPU: five nodes and the load share %d cores, and each task is sealed, signed and checked three times: for its home, for its owner, and its result. With a slow disk also the commits in series.", runtime.NumCPU())
 	for _, c := range []struct {
 		slow        time.Duration
 		tasks       int

@@ -23,6 +23,7 @@ type Config struct {
 	KeepEnded       int           // ended tasks that are remembered to answer late results; default 50000
 	HandoffWindow   int           // tasks in transit to one other home at a time; default 1024
 	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
+	Ahead           time.Duration // worth of tasks that a node is granted beyond its slots; default 100ms
 	StallAfter      time.Duration // a handler that reports progress and then none for this long is not renewed; default 5m
 
 	MaxNames int // of queues and others, that this node as an admin signs for another member; default 64
@@ -57,6 +58,7 @@ func (c Config) withDefaults() Config {
 	c.KeepEnded = cmp.Or(c.KeepEnded, 50_000)
 	c.HandoffWindow = cmp.Or(c.HandoffWindow, 1024)
 	c.MessageLifetime = cmp.Or(c.MessageLifetime, time.Hour)
+	c.Ahead = cmp.Or(c.Ahead, 100*time.Millisecond)
 	c.StallAfter = cmp.Or(c.StallAfter, 5*time.Minute)
 	c.MaxNames = cmp.Or(c.MaxNames, 64)
 	if c.Deeds == nil {

@@ -27,7 +27,7 @@ func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *
 			return h.endInput(), err
 		}
 	}
-	q := newQueue(name)
+	q := h.newQueue(name)
 	s := h.stateOf(q)
 	s.Deeds = []*proto.Signed{signed}
 	x := h.assess(q, s)

@@ -446,7 +446,7 @@ func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 	}
 	q := h.queues[m.Name]
 	if q == nil {
-		q = newQueue(m.Name)
+		q = h.newQueue(m.Name)
 	}
 	x := h.assess(q, m)
 	if !h.supersedes(m, x, q) {

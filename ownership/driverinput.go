@@ -338,21 +338,16 @@ func callHome[T any](ctx context.Context, d *Driver, in func() (T, Output)) (T, 
 	})
 }
 
-// SetNode updates what is known about a node.
+// SetNode updates what is known about a node. Its Busy includes the leases of this home.
 func (d *Driver) SetNode(n Node) {
 	d.enqueue(context.Background(), func() {
-		n.Busy = max(n.Busy-d.owned(n.Peer), 0)
-		d.merge(d.home.SetNode(n, d.now()))
+		now := d.now()
+		for _, q := range d.home.queues {
+			n.Busy -= q.usage.Peak(n.Peer, now.Mono)
+		}
+		n.Busy = max(n.Busy, 0)
+		d.merge(d.home.SetNode(n, now))
 	})
-}
-
-// owned returns how many leases this home has granted to p: the busy slots that p reports
-// include them.
-func (d *Driver) owned(p proto.PeerID) (n int) {
-	for _, q := range d.home.queues {
-		n += q.usage.OwnedBy(p)
-	}
-	return n
 }
 
 // Dead reports that a node is dead.

@@ -99,7 +99,7 @@ func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 	o := h.beginInput(now)
 	q := h.queues[name]
 	if q == nil {
-		q = newQueue(name)
+		q = h.newQueue(name)
 	}
 	s := h.stateOf(q)
 	s.Generation++
@@ -135,7 +135,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	}
 	q := h.queues[m.Name]
 	if q == nil {
-		q = newQueue(m.Name) // added below, once the state is accepted
+		q = h.newQueue(m.Name) // added below, once the state is accepted
 	}
 	x := h.assess(q, m)
 	if !x.valid && h.supersedes(m, x, q) {

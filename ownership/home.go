@@ -311,7 +311,7 @@ func (h *Home) updateUsage(ts *taskState, owned bool) {
 		if owned {
 			n = 1
 		}
-		ts.mem.queue.usage.Add(ts.owner, ts.task.Kind, n)
+		ts.mem.queue.usage.Add(ts.owner, ts.task.Kind, n, h.now.Mono)
 	}
 }
 

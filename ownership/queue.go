@@ -161,14 +161,14 @@ func (h *Home) served(ts *taskState) bool {
 func (h *Home) queue(name string) *queue {
 	q := h.queues[name]
 	if q == nil {
-		q = newQueue(name)
+		q = h.newQueue(name)
 		h.addQueue(q)
 	}
 	return q
 }
 
-func newQueue(name string) *queue {
-	q := &queue{name: name, usage: dispatch.NewUsage(), lanes: map[laneKey]*lane{}, membersStale: true}
+func (h *Home) newQueue(name string) *queue {
+	q := &queue{name: name, usage: dispatch.NewUsage(h.cfg.Ahead), lanes: map[laneKey]*lane{}, membersStale: true}
 	q.strategy, _ = dispatch.New("")
 	return q
 }
@@ -403,7 +403,7 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 	if len(kept) > 1 && slices.ContainsFunc(kept, isLast) {
 		kept = slices.DeleteFunc(kept, isLast)
 	}
-	return kept
+	return dispatch.FreeFirst(kept)
 }
 
 // rebuildMembers combines the settings of the queue with the state of the nodes.

@@ -134,6 +134,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	case proto.CodeDraining:
 		h.backOff(from, "", wait)
 	default:
+		ts.mem.queue.usage.Stalled(from, ts.task.Kind, h.now.Mono)
 		h.backOff(from, ts.task.Kind, wait)
 	}
 	h.reschedule(ts)
@@ -282,6 +283,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 			h.event(EventLate, ts, from, "no other node was granted it")
 		}
 		ts.recordGrantEnd(EndedByResult, h.now.Wall)
+		ts.mem.queue.usage.Ended(from, ts.task.Kind, h.now.Mono)
 		digest := bytes.Clone(in.Digest)
 		if digest == nil {
 			digest = []byte{}
@@ -378,6 +380,7 @@ func (h *Home) backOffAfter(ts *taskState, from proto.PeerID, m *proto.Released)
 	case proto.CauseFailed, proto.CauseTimeout, proto.CauseCrashed, proto.CauseParked:
 		ts.mem.lastFailed = from
 	default:
+		ts.mem.queue.usage.Stalled(from, ts.task.Kind, h.now.Mono)
 		h.backOff(from, ts.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
 	}
 }

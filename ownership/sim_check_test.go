@@ -108,6 +108,9 @@ func (w *checker) event(x *simNode, e Event) {
 	w.count(e.Kind.String())
 	switch e.Kind {
 	case EventGranted:
+		if x.home.queue(e.Queue).usage.OwnedBy(e.Peer) > simSlots {
+			w.count("granted ahead")
+		}
 		if x.isolated && e.Peer != x.peer {
 			w.fail("I16: node %d believes that it is suspect, and grants %v to node %d", x.i, e.Task, int(e.Peer[0])-1)
 		}
@@ -553,16 +556,6 @@ func (w *checker) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
 	}
 	w.history[i].Output = regOutput{ok: m.Code == proto.CodeOK}
 	w.history[i].Return = int64(w.s.now) + 1
-}
-
-// settled reports whether every accepted task has ended.
-func (w *checker) settled() bool {
-	for _, id := range w.order {
-		if t := w.tasks[id]; t.accepted && t.end == nil && !t.rolled {
-			return false
-		}
-	}
-	return true
 }
 
 // disputed reports whether a task waits for the clock of its home: it has expired by the

@@ -104,6 +104,10 @@ func (x *simNode) work() {
 		x.asking = append(x.asking, id)
 		x.apply(x.owner.Ready(id, x.s.w.policyOf(id) == PolicyRetry, x.clock()))
 	}
+	if n := len(x.waiting); n > 0 && x.s.chance(10) {
+		x.s.w.count("returned")
+		x.apply(x.owner.Return(x.waiting[n-1], "it waited for a slot", 0, x.clock()))
+	}
 }
 
 // startProc starts a handler.

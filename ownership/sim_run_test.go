@@ -116,8 +116,27 @@ var sometimes = []string{
 	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "result_lost", "stalled",
 	"old_grant_refused", "crashed", "home_moved", "indeterminate", "ignored",
 	"mailbox created", "mailbox created twice",
-	"isolated", "isolated and granted to itself",
+	"isolated", "isolated and granted to itself", "granted ahead", "returned",
 }
 
 // rarely are those that need more seeds.
 var rarely = []string{"rolled back with its clock"}
+
+// settled reports whether every accepted task has ended, and all nodes name the same homes.
+func (w *checker) settled() bool {
+	for _, id := range w.order {
+		if t := w.tasks[id]; t.accepted && t.end == nil && !t.rolled {
+			return false
+		}
+	}
+	for _, name := range simNames {
+		homes := map[string]bool{}
+		for _, x := range w.s.nodes {
+			homes[string(x.home.Queue(name).GetHome())] = true
+		}
+		if len(homes) > 1 {
+			return false
+		}
+	}
+	return true
+}

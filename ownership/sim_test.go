@@ -163,7 +163,7 @@ type simWork struct {
 	asking  []proto.TaskID
 }
 
-const simSlots = 3
+const simSlots = 1
 
 func peerOf(i int) (p proto.PeerID) { p[0], p[31] = byte(i+1), 0xaa; return p }
 
@@ -179,6 +179,7 @@ func newSim(seed uint64) *sim {
 	s.cfg = Config{
 		Lease: 8 * time.Second, Heartbeat: 2 * time.Second, Scan: 3 * time.Second, Margin: time.Second, MaxBackoff: 5 * time.Second,
 		RunLimit: 30 * time.Second, Skew: 20 * time.Second, StallAfter: 6 * time.Second, HandoffWindow: 4, MessageLifetime: 60 * time.Second,
+		Ahead: 10 * time.Second,
 	}
 	s.cfg.Random = func(b []byte) {
 		for i := range b {

@@ -20,8 +20,8 @@ func member(i int, change func(*Member)) *Member {
 // A node is a candidate only if it is alive, is not draining, serves the kind, and has the
 // labels and a free slot (S30).
 func TestEligible(t *testing.T) {
-	busy := NewUsage()
-	busy.Add(peer(0), "build", 2)
+	busy := NewUsage(0)
+	busy.Add(peer(0), "build", 2, 0)
 	tests := []struct {
 		name   string
 		task   Task
@@ -52,7 +52,7 @@ func TestEligible(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			u := tt.usage
 			if u == nil {
-				u = NewUsage()
+				u = NewUsage(0)
 			}
 			got := len(Eligible(nil, &tt.task, []*Member{member(0, tt.change)}, u, tt.limits)) == 1
 			if got != tt.want {
@@ -64,7 +64,7 @@ func TestEligible(t *testing.T) {
 
 func TestPreferredLabelsGoFirst(t *testing.T) {
 	all := []*Member{member(0, nil), member(1, func(m *Member) { m.Labels = append(m.Labels, "gpu") }), member(2, nil)}
-	got := Eligible(nil, &Task{Kind: "build", Prefer: []string{"gpu"}}, all, NewUsage(), Limits{})
+	got := Eligible(nil, &Task{Kind: "build", Prefer: []string{"gpu"}}, all, NewUsage(0), Limits{})
 	if len(got) != 1 || got[0].Peer != peer(1) {
 		t.Errorf("candidates %v, want the one with the label", got)
 	}
@@ -141,7 +141,7 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := Names()
 		s, _ := New("")
-		u, l := NewUsage(), Limits{Queue: 6, Node: 3, Kinds: map[string]KindLimit{"build": {Node: 2}}}
+		u, l := NewUsage(0), Limits{Queue: 6, Node: 3, Kinds: map[string]KindLimit{"build": {Node: 2}}}
 		members := []*Member{member(0, nil), member(1, nil), member(2, func(m *Member) { m.Slots = 1 })}
 		waiting, owned, done := []int{}, map[int]proto.PeerID{}, map[int]bool{}
 		for i := range rapid.IntRange(1, 60).Draw(t, "tasks") {
@@ -154,7 +154,7 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 				s, _ = New(rapid.SampledFrom(names).Draw(t, "strategy"))
 			case 1:
 				for id, p := range owned {
-					u.Add(p, "build", -1)
+					u.Add(p, "build", -1, 0)
 					delete(owned, id)
 					done[id] = true
 					break
@@ -163,7 +163,7 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 				among := Eligible(nil, &Task{Kind: "build"}, members, u, l)
 				if len(waiting) == 0 || len(among) == 0 {
 					for id, p := range owned { // it would wait: let all end
-						u.Add(p, "build", -1)
+						u.Add(p, "build", -1, 0)
 						delete(owned, id)
 						done[id] = true
 					}
@@ -172,7 +172,7 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 				p := among[s.Pick(&Task{Kind: "build"}, among)].Peer
 				owned[waiting[0]] = p
 				waiting = waiting[1:]
-				u.Add(p, "build", 1)
+				u.Add(p, "build", 1, 0)
 				if u.OwnedBy(p) > 2 || u.all > 6 {
 					t.Fatalf("%d on one node, %d in all", u.OwnedBy(p), u.all)
 				}

@@ -16,7 +16,7 @@ type Member struct {
 	Kinds    []string // kinds that it has handlers for
 	Labels   []string // key=value or key
 	Slots    int      // for handlers; 0: unknown, treated as 1
-	Busy     int      // busy slots, as last reported by the node
+	Busy     int      // slots that are busy with other tasks than those of this home, as last reported by the node
 	Load     uint32   // load of the machine in permille, as last reported by the node
 	Priority uint32   // higher first
 	Weight   uint32   // weight in round robin; 0: 1
@@ -44,53 +44,15 @@ type KindLimit struct {
 	Node  int
 }
 
-// A Usage counts the tasks that are owned now.
-type Usage struct {
-	all      int
-	node     map[proto.PeerID]int
-	kind     map[string]int
-	nodeKind map[nodeKind]int
-}
-
-type nodeKind struct {
-	peer proto.PeerID
-	kind string
-}
-
-// NewUsage returns the usage of an idle queue.
-func NewUsage() *Usage {
-	return &Usage{node: map[proto.PeerID]int{}, kind: map[string]int{}, nodeKind: map[nodeKind]int{}}
-}
-
-// Add adds n tasks of a kind on a node; n may be negative.
-func (u *Usage) Add(p proto.PeerID, kind string, n int) {
-	u.all += n
-	bump(u.node, p, n)
-	bump(u.kind, kind, n)
-	bump(u.nodeKind, nodeKind{p, kind}, n)
-}
-
-func bump[K comparable](m map[K]int, k K, n int) {
-	if m[k] += n; m[k] == 0 {
-		delete(m, k)
-	}
-}
-
-// OwnedBy returns how many of them p owns.
-func (u *Usage) OwnedBy(p proto.PeerID) int { return u.node[p] }
-
-// BelowLimit reports whether the limit of the queue allows another grant.
-func (u *Usage) BelowLimit(l Limits) bool { return l.Queue <= 0 || u.all < l.Queue }
-
 // A Candidate is a member that may get the task.
 type Candidate struct {
 	*Member
 	Owned int // tasks of this queue that it owns
-	Free  int // free slots
+	Free  int // free slots; not positive: it gets the task ahead
 }
 
-// Eligible appends to dst the members that may get t, in their order. If any have the
-// preferred labels, only those are returned.
+// Eligible appends to dst the members that may get t, in their order, also ahead of a free
+// slot. If any have the preferred labels, only those are returned.
 func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) []Candidate {
 	k := l.Kinds[t.Kind]
 	if !u.BelowLimit(l) || k.Queue > 0 && u.kind[t.Kind] >= k.Queue {
@@ -98,13 +60,13 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	}
 	from, preferred := len(dst), 0
 	for _, m := range members {
-		c := Candidate{Member: m, Owned: u.node[m.Peer], Free: m.free(u)}
+		c := Candidate{Member: m, Owned: u.OwnedBy(m.Peer), Free: m.free(u)}
 		switch {
 		case !m.takes(u, l):
 			continue
 		case !slices.Contains(m.Kinds, t.Kind), !HasAll(m.Labels, t.Labels):
 			continue
-		case k.Node > 0 && u.nodeKind[nodeKind{m.Peer, t.Kind}] >= k.Node:
+		case k.Node > 0 && u.ownedOf(m.Peer, t.Kind) >= k.Node:
 			continue
 		}
 		if len(t.Prefer) > 0 && HasAll(m.Labels, t.Prefer) {
@@ -119,6 +81,15 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	return dst[:from+len(kept)]
 }
 
+// FreeFirst returns those of all that have a free slot, or all if none has one.
+func FreeFirst(all []Candidate) []Candidate {
+	full := func(c Candidate) bool { return c.Free <= 0 }
+	if !slices.ContainsFunc(all, func(c Candidate) bool { return !full(c) }) {
+		return all
+	}
+	return slices.DeleteFunc(all, full)
+}
+
 // AnyTakes reports whether any of the members may get a task of some kind.
 func AnyTakes(members []*Member, u *Usage, l Limits) bool {
 	return slices.ContainsFunc(members, func(m *Member) bool { return m.takes(u, l) })
@@ -131,12 +102,12 @@ func ServeAlike(a, b *Member) bool {
 }
 
 // free returns how many slots of m are free.
-func (m *Member) free(u *Usage) int { return max(m.Slots, 1) - max(m.Busy, u.node[m.Peer]) }
+func (m *Member) free(u *Usage) int { return max(m.Slots, 1) - m.Busy - u.OwnedBy(m.Peer) }
 
 // takes reports whether m may get a task of some kind.
 func (m *Member) takes(u *Usage, l Limits) bool {
-	limit := cmp.Or(m.Limit, l.Node)
-	return m.Alive && !m.Draining && m.free(u) > 0 && (limit <= 0 || u.node[m.Peer] < limit)
+	limit, x := cmp.Or(m.Limit, l.Node), u.of(m.Peer)
+	return m.Alive && !m.Draining && m.free(u)+x.early > 0 && (limit <= 0 || x.owned < limit)
 }
 
 // HasAll reports whether a node with the labels have has all that are wanted.
