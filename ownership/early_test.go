@@ -61,3 +61,26 @@ func write(disk map[string][]byte, out Output) {
 		disk[w.Key] = w.Val
 	}
 }
+
+// TestNoEarlyStartUnderASecondLease gives back a lease that waited for a slot and grants the task
+// again: what waits under the old one may get a slot before the new one is on disk, so its start
+// is on disk first.
+func TestNoEarlyStartUnderASecondLease(t *testing.T) {
+	f := newFixture(t, nil)
+	f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
+	f.exchange(f.home, f.owner.Return(f.task.ID, "it waited for a slot", 0, f.now))
+	f.grant = nil
+	f.advance(10 * time.Second)
+	for _, s := range f.home.Tick(f.now).Sends {
+		if g, ok := s.Body.(*proto.Grant); ok {
+			f.grant = g
+		}
+	}
+	if f.grant == nil || f.grant.Attempt != 1 {
+		t.Fatalf("the second grant is %v", f.grant)
+	}
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	if out := f.owner.Ready(f.task.ID, true, f.now); len(out.Starts) != 1 || out.Starts[0].Early {
+		t.Errorf("it starts %+v, want one start that is not early", out.Starts)
+	}
+}

@@ -65,7 +65,7 @@ type runMem struct {
 	alive           bool // a handler of this process is running
 	probing         bool // a handler is asked what an earlier one did
 	permitRequested bool // a permit to start was requested
-	regranted       bool // a newer grant was adopted while it waited, and may not be on disk
+	regranted       bool // a newer grant was taken while an older one waited, and may not be on disk
 	warned          bool
 	stalled         bool
 	stopped         bool
@@ -358,6 +358,7 @@ func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code
 	default: // released or closed: treated like a new lease
 		o.forget(r)
 		o.takeLease(from, k, m)
+		o.runs[k.task].mem.regranted = true // the wait of the old one for a slot may not have ended yet
 	}
 }
 

@@ -69,6 +69,8 @@ var keptSeeds = map[uint64]string{
 	114194: "a lane stayed blocked, because its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesEndsForBoth",
 	28357:  "a home that forgot granted without a pause what was refused: TestAHomeThatLostItsQueueIsRefusedWithoutAlarm",
 
+	29736: "a start was early whose lease was not on disk: TestNoEarlyStartUnderASecondLease",
+
 	3124317604: "tasks of a lane waited for each other at a handoff: TestNoTaskWaitsForOneThatCameBack",
 	3124317752: "an owner forgot a success while a later grant was on its way: TestALateGrantOfATaskThatSucceededHere",
 	3124366447: "a task waits for a slow clock, as it must: the simulator gave up too early",
