@@ -27,6 +27,7 @@ type Outbox struct {
 
 	queue      submitQueue    // drafts waiting for the next group
 	encodings  sync.Pool      // of *[]byte, for encoding before signing
+	payloads   sync.Pool      // of *[]byte, for the payloads of messages
 	calls      sync.Pool      // of *call with no waiter
 	seqs       seqs           // sequences promised to each target
 	links      links          // open links and the highest sequence that may have been sent on each
@@ -48,7 +49,7 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 	o := &Outbox{
 		store: s, sign: sign, cfg: cfg,
 		limits: limits{run: cfg.RunLimit, result: cfg.ResultFor}, started: cfg.Clock.Boot(),
-		queue: newSubmitQueue(), encodings: sync.Pool{New: func() any { return new([]byte) }}, calls: sync.Pool{New: newCall},
+		queue: newSubmitQueue(), encodings: sync.Pool{New: newBuffer}, payloads: sync.Pool{New: newBuffer}, calls: sync.Pool{New: newCall},
 		deliveries: newDeliveryStates(), submitted: newSubmitCache(), watches: newWatches(), hints: newRetryHints(),
 	}
 	var err error

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -204,6 +205,9 @@ var errLinkCut = errors.New("the wire is cut")
 func (w *fakeLink) Peer() proto.PeerID { return w.g.peer() }
 
 func (w *fakeLink) Send(ctx context.Context, msgs []*proto.Message) error {
+	for _, m := range msgs {
+		m.Payload = bytes.Clone(m.Payload)
+	}
 	select {
 	case w.frames <- msgs:
 		return nil

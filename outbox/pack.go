@@ -14,13 +14,14 @@ import (
 const cancelPause = time.Second
 
 // pack turns taken entries into messages and records them as in flight. Entries
-// that cannot be sent now are omitted and rescheduled.
-func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
+// that cannot be sent now are omitted and rescheduled. The payloads are appended to
+// *buf.
+func (ps *peerSender) pack(items []backlog.Item, buf *[]byte) []*proto.Message {
 	msgs := make([]*proto.Message, 0, len(items))
 	entries := make([]sentEntry, 0, len(items))
 	var top proto.Seq
 	for _, it := range items {
-		msg, rec, err := ps.message(it)
+		msg, rec, err := ps.message(it, buf)
 		switch {
 		case errors.Is(err, backlog.ErrNotFound):
 			continue // ended after it was taken
@@ -44,7 +45,7 @@ func (ps *peerSender) pack(items []backlog.Item) []*proto.Message {
 }
 
 // message builds the message of one entry; nil if it is not sent now.
-func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, error) {
+func (ps *peerSender) message(it backlog.Item, buf *[]byte) (*proto.Message, *proto.Record, error) {
 	if it.Key.Part == backlog.PartCancel {
 		return ps.cancelMessage(it)
 	}
@@ -59,12 +60,14 @@ func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, e
 	if env == nil || err != nil {
 		return nil, nil, err
 	}
-	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
+	from := len(*buf)
+	out, err := proto.Encode(*buf, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode it: %w", err)
 	}
+	*buf = out
 	return &proto.Message{
-		Id: it.Key.ID.String(), Type: messageType(it), Payload: payload, Signature: env.Signature,
+		Id: it.Key.ID.String(), Type: messageType(it), Payload: out[from:len(out):len(out)], Signature: env.Signature,
 		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
 }

@@ -19,7 +19,8 @@ type Link interface {
 	Peer() proto.PeerID
 	// Send sends messages in order and returns once they are on their way. It blocks
 	// while too many messages are unanswered. DATA, RESULT and CANCEL messages are
-	// numbered from 1 on each link; MARK messages are not numbered.
+	// numbered from 1 on each link; MARK messages are not numbered. It may keep msgs, but
+	// the memory of the payloads is reused once it has returned.
 	Send(ctx context.Context, msgs []*proto.Message) error
 	// Answers returns the next acknowledgement, in the order of arrival.
 	Answers(ctx context.Context) (*proto.Ack, error)
@@ -114,15 +115,27 @@ func (ps *peerSender) send(ctx context.Context, g *errgroup.Group) error {
 			}
 			continue
 		}
-		if msgs := ps.pack(items); len(msgs) > 0 {
-			if err := ps.link.Send(ctx, msgs); err != nil {
-				return err
-			}
+		if err := ps.sendItems(ctx, items); err != nil {
+			return err
 		}
 		if err := ps.sendMark(ctx, markEvery); err != nil {
 			return err
 		}
 	}
+}
+
+// sendItems sends the taken entries.
+func (ps *peerSender) sendItems(ctx context.Context, items []backlog.Item) error {
+	buf := ps.o.payloads.Get().(*[]byte)
+	defer ps.o.payloads.Put(buf)
+	msgs := ps.pack(items, buf)
+	if *buf = (*buf)[:0]; cap(*buf) > maxKeptBuf {
+		*buf = nil
+	}
+	if len(msgs) == 0 {
+		return nil
+	}
+	return ps.link.Send(ctx, msgs)
 }
 
 // nextItems returns what to send next: entries whose body has arrived first.

@@ -52,6 +52,8 @@ type call struct {
 	done chan struct{} // receives one token when there are none left
 }
 
+func newBuffer() any { return new([]byte) }
+
 func newCall() any { return &call{done: make(chan struct{}, 1)} }
 
 func (c *call) answered() {

@@ -1,6 +1,7 @@
 package receive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -83,6 +84,9 @@ func (l *selfLink) Send(ctx context.Context, msgs []*proto.Message) error {
 	for len(msgs) > 0 {
 		part := msgs[:min(len(msgs), proto.MaxGroup)]
 		msgs = msgs[len(part):]
+		for _, m := range part {
+			m.Payload = bytes.Clone(m.Payload) // the sender reuses its memory
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
