@@ -235,7 +235,7 @@ func (o *Outbox) beginGroup(jobs []*job) pendingGroup {
 			*j.encoding = b
 			o.encodings.Put(j.encoding)
 		}
-		if j.part == backlog.PartTask && o.links.up(j.draft.Header.Target) {
+		if o.links.up(j.draft.Header.Target) {
 			o.cacheSubmitted(j, sig, proofs[i])
 		}
 		news[i] = j.entry
@@ -256,12 +256,14 @@ func (g *group) answer() {
 	}
 }
 
-// cacheSubmitted caches a task for the sender. From then on the sender may change
-// its record.
+// cacheSubmitted caches a task or a result for the sender. From then on the sender may
+// change its record.
 func (o *Outbox) cacheSubmitted(j *job, sig []byte, proof identity.Proof) {
 	env := j.draft.Envelope
 	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // shares its array with the others'
-	j.initial = initialRecord(j.draft.Record)
+	if j.part == backlog.PartTask {
+		j.initial = initialRecord(j.draft.Record)
+	}
 	o.submitted.put(j.entry.Key, j.entry.Stored)
 }
 
@@ -270,8 +272,10 @@ func (o *Outbox) answer(j *job, err error) {
 	if j.reservedKey {
 		o.settleKey(err == nil)
 	}
-	if err != nil && j.part == backlog.PartTask {
+	if err != nil {
 		o.submitted.take(j.entry.Key)
+	}
+	if err != nil && j.part == backlog.PartTask {
 		if errors.Is(err, store.ErrConflict) {
 			j.existing, err = o.onConflict(j, err)
 		}
