@@ -152,13 +152,10 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		return
 	}
 	added := make([]backlog.NewEntry, len(g.take))
-	records := make([]struct {
-		stored proto.Stored
-		record proto.Record
-	}, len(g.take))
+	records := make([]*proto.Record, len(g.take))
 	errs := make([]error, len(g.take))
 	for n, i := range g.take {
-		a, b := &arrivals[i], &records[n]
+		a := &arrivals[i]
 		var body string
 		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil {
 			body, errs[n] = in.pinBody(a)
@@ -166,12 +163,16 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		if body != "" {
 			defer in.parts.Bodies.Release(body)
 		}
-		a.initialRecord(&b.stored, &b.record, body, &in.cfg)
-		if b.record.OrderingKey != "" && keeperOf(&b.record) == KeeperSlot {
-			h := in.handlers.find(b.record.Kind)
-			b.record.SharedLane = h != nil && h.SharedLanes
+		f := a.initial(body, &in.cfg)
+		r := &f.record
+		if r.OrderingKey != "" && keeperOf(r) == KeeperSlot {
+			h := in.handlers.find(r.Kind)
+			r.SharedLane = h != nil && h.SharedLanes
 		}
-		added[n] = backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
+		records[n], added[n] = r, backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &f.stored}
+		if _, exists := in.queue.Peek(added[n].Key); !exists && keeperOf(r) == KeeperSlot && body == "" {
+			in.fresh.put(added[n].Key, f)
+		}
 		if slices.Contains(g.cancelled, i) {
 			done := in.replaceTombstone(&added[n])
 			defer done()
@@ -185,6 +186,9 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	in.dedup.finishCommit(g.commit, arrivals, g.take, errs)
 	for n, i := range g.take {
 		err := errs[n]
+		if err != nil {
+			in.fresh.take(added[n].Key)
+		}
 		if err != nil && arrivals[i].mayKeepKey() {
 			in.keys.Release(string(arrivals[i].Header.Origin[:]))
 		}
@@ -193,7 +197,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
-		} else if r := &records[n].record; in.custodians[keeperOf(r)] != nil {
+		} else if r := records[n]; in.custodians[keeperOf(r)] != nil {
 			in.custodians[keeperOf(r)].Taken(arrivals[i].Header.ID, r)
 		}
 	}

@@ -48,21 +48,23 @@ func (v Verdict) Accepted() bool { return v.Code == proto.CodeOK }
 
 func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
 
-// initialRecord fills the record of an arrival. body is the name of the file with its body,
-// if the body is not in the record.
-func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, cfg *Config) {
+// initial returns an arrival as it is stored. body is the name of the file with its body, if
+// the body is not in the record.
+func (a *Arrival) initial(body string, cfg *Config) *fresh {
 	now := cfg.Clock.Now()
 	c, h := a.Content, &a.Header
-	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
+	f := &fresh{content: c, origin: h.Origin, key: a.Key, digest: a.Digest}
+	st, r := &f.stored, &f.record
+	st.Envelope, st.Record, st.Key = a.Envelope, r, f.key[:]
 	r.Class, r.Kind, r.Mode, r.Keeper = c.Class, c.Kind, c.Mode, uint32(keeperFor(c))
-	r.Peer, r.BootId = h.Origin[:], cfg.BootID[:bootMark]
+	r.Peer, r.BootId = f.origin[:], cfg.BootID[:bootMark]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = a.here(h.Created), a.NotAfter()
 	r.StampMachine = cfg.Clock.MachineMark(cfg.BootID[:])
 	r.StampBootMs = cfg.Clock.Boot().Milliseconds() - (now.UnixMilli() - r.CreatedMs)
 	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey
 	r.BodySize, r.Options = c.BodySize, c.Options
-	r.RequestDigest = a.Digest[:]
+	r.RequestDigest = f.digest[:]
 	r.Traceparent = c.Traceparent
 	if c.Queue != "" {
 		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, a.NotBefore()
@@ -73,6 +75,7 @@ func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, 
 		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
 	}
 	r.Move(proto.Accepted, now, "")
+	return f
 }
 
 // streamed reports whether the body is transferred as a stream.

@@ -292,9 +292,12 @@ func (in *Inbox) load(j *job) error {
 	if !ok {
 		return fmt.Errorf("%w: %v", backlog.ErrNotFound, j.key)
 	}
-	st, err := in.queue.Read(item)
-	if err != nil {
-		return err
+	st := in.fresh.stored(j.key)
+	if st == nil || item.Version > 0 {
+		var err error
+		if st, err = in.queue.Read(item); err != nil {
+			return err
+		}
 	}
 	j.stored, j.rec, j.version = st, st.Record, item.Version
 	j.kind, j.h = j.rec.Kind, in.handlers.find(j.rec.Kind)
@@ -338,6 +341,7 @@ func (rn *runner) unreadable(j *job, err error) {
 
 // dropJob ends a job and requeues the tasks that waited for it.
 func (in *Inbox) dropJob(j *job) {
+	in.fresh.take(j.key) // its record may have been changed
 	for _, k := range in.slots.drop(j) {
 		in.queue.Release(k, 0)
 	}

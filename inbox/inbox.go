@@ -175,6 +175,7 @@ type Inbox struct {
 	dedup      *dedupIndex
 	keys       *idempotency.Keys // successes of idempotency keys; each task with a key in custody reserves a place
 	slots      *slots
+	fresh      *freshCache
 	leases     *leaseQueue
 	dirty      chan struct{} // holds a token when an origin has settled more
 	restored   int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
@@ -205,7 +206,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		store: s, parts: with, cfg: cfg, opened: cfg.Clock.Mono(),
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
 		handlers: newRegistry(cfg.Dangerous), dedup: newDedupIndex(cfg.MaxKept / 4),
-		slots: newSlots(cfg.Slots), leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
+		slots: newSlots(cfg.Slots), fresh: &freshCache{all: map[backlog.Key]*fresh{}}, leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
 		Group: groupOf, Parked: isKept, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },

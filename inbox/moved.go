@@ -36,8 +36,6 @@ func (in *Inbox) Adopt(a *Arrival) (_ *Adoption, err error) {
 	if v := in.roomFor(a); !v.Accepted() {
 		return nil, &RefusedError{v}
 	}
-	var st proto.Stored
-	var r proto.Record
 	if a.oversized() {
 		return nil, fmt.Errorf("%w: %d bytes of content besides its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
 	}
@@ -51,13 +49,13 @@ func (in *Inbox) Adopt(a *Arrival) (_ *Adoption, err error) {
 			ad.release()
 		}
 	}()
-	a.initialRecord(&st, &r, body, &in.cfg)
-	ad.entry = entry{seq: a.Header.Seq, notAfter: a.NotAfter(), digest: short(a.Digest[:]), state: r.State, size: a.size()}
+	f := a.initial(body, &in.cfg)
+	ad.entry = entry{seq: a.Header.Seq, notAfter: a.NotAfter(), digest: short(a.Digest[:]), state: f.record.State, size: a.size()}
 	reserve := in.queue.Reserve
 	if in.dedup.movedOn(a.Header.ID) {
 		reserve = in.queue.Replace
 	}
-	ad.step, err = reserve(backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &st})
+	ad.step, err = reserve(backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &f.stored})
 	switch {
 	case errors.Is(err, backlog.ErrFull):
 		return nil, &RefusedError{in.refusal(a, err)}

@@ -188,6 +188,9 @@ func tooManyFiles(err error) bool {
 
 // content opens the sealed content of a task.
 func (in *Inbox) content(j *job) (*proto.Content, error) {
+	if f := in.fresh.take(j.key); f != nil {
+		return f.content, nil
+	}
 	st := j.stored
 	if err := in.restoreBody(st, j.rec.BodyBlob); err != nil {
 		return nil, err

@@ -1,0 +1,68 @@
+package inbox
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
+)
+
+// brokenOpener opens nothing.
+type brokenOpener struct{}
+
+func (brokenOpener) Content(*proto.Stored) (*proto.Content, error) {
+	return nil, errors.New("cannot be opened")
+}
+
+// A task that runs soon after it was accepted is not opened again, but one that was here
+// before the node started is. The cache forgets both.
+func TestFreshTaskIsNotOpenedAgain(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		first, second := f.task(), f.task()
+		f.in.parts.Opener = brokenOpener{}
+		f.accept(0, first)
+		f.run()
+		wait(time.Second)
+		f.expect(first, succeeded)
+		f.restart()
+		f.accept(0, second)
+		f.crash()
+		f.in.parts.Opener = brokenOpener{}
+		f.run()
+		wait(time.Second)
+		if n := len(f.results.of(second.Header.ID)); n != 0 {
+			t.Errorf("%d results of a task that cannot be opened", n)
+		}
+		if n, bytes := len(f.in.fresh.all), f.in.fresh.bytes; n != 0 || bytes != 0 {
+			t.Errorf("%d tasks and %d bytes are cached", n, bytes)
+		}
+	})
+}
+
+// The cache is bounded in tasks and in bytes, and counts what leaves it.
+func TestFreshCacheIsBounded(t *testing.T) {
+	for _, size := range []int{0, 64 << 10} {
+		c := &freshCache{all: map[backlog.Key]*fresh{}}
+		key := func(i int) backlog.Key { return backlog.TaskKey(proto.TaskID{byte(i >> 8), byte(i)}) }
+		for i := range 2 * maxFresh {
+			f := &fresh{content: &proto.Content{Body: make([]byte, size)}}
+			f.stored.Envelope = &proto.Envelope{Body: make([]byte, size)}
+			c.put(key(i), f)
+			c.put(key(i), f)
+		}
+		if len(c.all) > maxFresh || c.bytes > maxFreshBytes || len(c.all) < maxFreshBytes/(2*size+freshOverhead) && len(c.all) < maxFresh {
+			t.Errorf("bodies of %d: %d tasks, %d bytes", size, len(c.all), c.bytes)
+		}
+		for i := range 2 * maxFresh {
+			if c.stored(key(i)) != nil != (c.take(key(i)) != nil) {
+				t.Fatal("what is cached cannot be taken")
+			}
+		}
+		if c.bytes != 0 {
+			t.Errorf("%d bytes of nothing", c.bytes)
+		}
+	}
+}
