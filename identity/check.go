@@ -61,7 +61,13 @@ type Verified struct {
 // unknown peer costs a microsecond and a forged envelope one signature check. All
 // errors are *CheckError. Whether the origin may ask for the kind, and whether
 // the task is known, remains to be checked.
-func (c *Checks) Check(env *proto.Envelope) (Verified, error) {
+func (c *Checks) Check(env *proto.Envelope) (Verified, error) { return c.check(env, false) }
+
+// CheckInPlace is Check for an envelope whose sealed body is not needed afterwards: the
+// content takes its memory.
+func (c *Checks) CheckInPlace(env *proto.Envelope) (Verified, error) { return c.check(env, true) }
+
+func (c *Checks) check(env *proto.Envelope, inPlace bool) (Verified, error) {
 	h, err := checkFormat(env)
 	if err != nil {
 		return Verified{}, err
@@ -88,7 +94,11 @@ func (c *Checks) Check(env *proto.Envelope) (Verified, error) {
 	if c.Keys.outdated(env.GetSlot(), c.Now) {
 		return Verified{}, refuse(proto.CodeBadKey, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
 	}
-	content, key, err := c.Keys.Open(env, &h)
+	var dst []byte
+	if inPlace {
+		dst = env.Body[:0]
+	}
+	content, key, err := c.Keys.open(dst, env, &h)
 	switch {
 	case errors.Is(err, ErrBadKey):
 		return Verified{}, refuse(proto.CodeBadKey, "from %s: %w", h.Origin.Short(), err)

@@ -451,3 +451,27 @@ func BenchmarkCheckStranger(b *testing.B) {
 		}
 	}
 }
+
+// An envelope that is checked in place has the same content, in the memory of its body.
+func TestCheckInPlace(t *testing.T) {
+	p := newSealFixture(t, SuiteX25519AES)
+	for _, content := range [][]byte{[]byte("run tests"), bytes.Repeat([]byte("a"), 4<<10)} {
+		env := p.seal(t, p.header(), content)
+		sign(p.origin, env)
+		want, err := p.checks().Check(env)
+		if err != nil || !bytes.Equal(want.Content, content) {
+			t.Fatalf("%q: %v", want.Content, err)
+		}
+		body := bytes.Clone(env.Body)
+		got, err := p.checks().CheckInPlace(env)
+		if err != nil || !bytes.Equal(got.Content, content) || got.Key != want.Key {
+			t.Errorf("in place: %q, %v", got.Content, err)
+		}
+		if bytes.Equal(env.Body, body) {
+			t.Error("the sealed body is still there")
+		}
+		if _, err := p.checks().CheckInPlace(env); err == nil {
+			t.Error("an open body was checked again")
+		}
+	}
+}

@@ -72,6 +72,12 @@ func (s *Sealer) seal(key [32]byte, h *proto.Header, to KeyRecord, content []byt
 // a wrapped key that differs from the one that the header commits to is
 // ErrBadKey, a body that does not open with it ErrOpen.
 func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [32]byte, err error) {
+	return k.open(nil, env, h)
+}
+
+// open is Open into dst, which is empty. It may be the beginning of the sealed body, which is
+// overwritten then.
+func (k *Keys) open(dst []byte, env *proto.Envelope, h *proto.Header) (content []byte, key [32]byte, err error) {
 	suite, err := suiteOf(h.Suite)
 	if err != nil {
 		return nil, key, fmt.Errorf("open: %w", err)
@@ -83,16 +89,16 @@ func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [
 	if commitment(&key) != h.Commitment {
 		return nil, [32]byte{}, fmt.Errorf("open: %w: it differs from the header's key", ErrBadKey)
 	}
-	content, err = openBody(suite, &key, env)
+	content, err = openBody(dst, suite, &key, env)
 	if err != nil {
 		return nil, [32]byte{}, fmt.Errorf("open: %w", err)
 	}
 	return content, key, nil
 }
 
-func openBody(suite suite, key *[keySize]byte, env *proto.Envelope) ([]byte, error) {
+func openBody(dst []byte, suite suite, key *[keySize]byte, env *proto.Envelope) ([]byte, error) {
 	bodyKey := derive(domainBody, key)
-	plain, err := suite.aead(bodyKey[:]).Open(nil, zeroNonce[:], env.GetBody(), env.GetHeader())
+	plain, err := suite.aead(bodyKey[:]).Open(dst, zeroNonce[:], env.GetBody(), env.GetHeader())
 	if err != nil {
 		return nil, ErrOpen
 	}
@@ -155,7 +161,7 @@ func OpenWith(key [32]byte, env *proto.Envelope, h *proto.Header) ([]byte, error
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
-	content, err := openBody(suite, &key, env)
+	content, err := openBody(nil, suite, &key, env)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}

@@ -176,7 +176,7 @@ func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 		return nil, err
 	}
 	c := new(proto.Content)
-	return c, proto.DecodeKnown(plain, c)
+	return c, proto.DecodeShared(plain, c)
 }
 
 // openHandlers opens the executor.

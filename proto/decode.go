@@ -43,20 +43,26 @@ func DecodeKnown(b []byte, m pb.Message) error {
 }
 
 func decode(b []byte, m pb.Message, o pb.UnmarshalOptions) error {
-	s, err := layoutOf(m)
+	s, err := checked(b, m)
 	if err != nil {
-		return err
-	}
-	if len(b) > MaxEncoded {
-		return fmt.Errorf("%w: %s of %d bytes", ErrTooLong, s.name, len(b))
-	}
-	if err := s.check(b, false); err != nil {
 		return err
 	}
 	if err := o.Unmarshal(b, m); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrMalformed, s.name, err)
 	}
 	return nil
+}
+
+// checked checks b against the limits of m, and returns its layout.
+func checked(b []byte, m pb.Message) (*layout, error) {
+	s, err := layoutOf(m)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > MaxEncoded {
+		return nil, fmt.Errorf("%w: %s of %d bytes", ErrTooLong, s.name, len(b))
+	}
+	return s, s.check(b, false)
 }
 
 // Encode appends m to dst. It rejects what Decode would reject at the other end, so that a

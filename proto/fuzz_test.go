@@ -226,7 +226,12 @@ func FuzzEveryMessage(f *testing.F) {
 			return // an entry of a map
 		}
 		m := typ.New().Interface()
-		if err := DecodeKnown(b, m); err != nil {
+		err = DecodeKnown(b, m)
+		shared := typ.New().Interface()
+		if serr := DecodeShared(b, shared); (serr == nil) != (err == nil) || err == nil && !pb.Equal(m, shared) {
+			t.Errorf("shared: %v, %v; copied: %v, %v", shared, serr, m, err)
+		}
+		if err != nil {
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooMany) && !errors.Is(err, ErrTooLong) {
 				t.Errorf("%v is not an error of the package", err)
 			}

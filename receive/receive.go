@@ -82,7 +82,7 @@ func (r *Receiver) Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, err
 
 // Result opens the result of a task whose home is this node, for the body that belongs to it.
 func (r *Receiver) Result(from proto.PeerID, m *proto.Message) (*proto.Header, error) {
-	_, opened, err := r.openEnvelope(r.Checks(), from, m, proto.WhatResult)
+	_, opened, err := r.openEnvelope(r.Checks().CheckInPlace, from, m, proto.WhatResult)
 	return &opened.Header, err
 }
 
@@ -123,7 +123,13 @@ type frameGroup struct {
 
 // sort checks the frames and sorts them by type.
 func (r *Receiver) sort(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *frameGroup {
-	in := &frameGroup{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
+	in := &frameGroup{refusals: make([]*proto.Refusal, len(msgs))}
+	switch n := len(msgs); { // mostly all are of one type
+	case n > 0 && msgs[0].GetType() == proto.TypeData:
+		in.tasks, in.taskAt = make([]inbox.Arrival, 0, n), make([]int, 0, n)
+	case n > 0 && msgs[0].GetType() == proto.TypeResult:
+		in.results, in.resultAt = make([]outbox.ResultIn, 0, n), make([]int, 0, n)
+	}
 	checks, ahead := r.checksFrom(from)
 	for i, m := range msgs {
 		if err := r.sortFrame(ctx, in, checks, ahead, from, i, m); err != nil {
@@ -185,12 +191,12 @@ func (g *frameGroup) noteOffense(err error) {
 // openTask checks a DATA frame. Without couriers, a task is accepted from its origin
 // only, whose clock is ahead of this node's.
 func (r *Receiver) openTask(checks *identity.Checks, ahead time.Duration, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
-	env, opened, err := r.openEnvelope(checks, from, m, proto.WhatTask)
+	env, opened, err := r.openEnvelope(checks.Check, from, m, proto.WhatTask)
 	if err != nil {
 		return inbox.Arrival{}, r.unlessAccepted(from, m, err)
 	}
 	content := new(proto.Content)
-	if err := proto.DecodeKnown(opened.Content, content); err != nil {
+	if err := proto.DecodeShared(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
 	if err := identity.CheckContent(&opened.Header, content); err != nil {
@@ -225,13 +231,15 @@ func (r *Receiver) unlessAccepted(from proto.PeerID, m *proto.Message, refused e
 	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before it expired")}
 }
 
-func (r *Receiver) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {
+// openEnvelope decodes the envelope of a frame and checks it. It shares the memory of the
+// frame, which must not be used again.
+func (r *Receiver) openEnvelope(check func(*proto.Envelope) (identity.Verified, error), from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {
 	env := new(proto.Envelope)
-	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
+	if err := proto.DecodeShared(m.GetPayload(), env); err != nil {
 		return nil, identity.Verified{}, err
 	}
 	env.Signature = m.GetSignature()
-	opened, err := checks.Check(env)
+	opened, err := check(env)
 	if err != nil {
 		return nil, opened, err
 	}
@@ -267,11 +275,14 @@ func (g *frameGroup) refuse(at int, code proto.Code, detail string, state proto.
 // answer signs one receipt for each accepted task.
 func (r *Receiver) answer(from proto.PeerID, in *frameGroup) transport.Answer {
 	a := transport.Answer{Time: r.Clock.Now().UnixMilli(), Offense: in.offense}
-	var statements [][]byte
-	for i, t := range in.tasks {
-		if in.refusals[in.taskAt[i]] == nil {
-			s := outbox.AcceptedStatement(r.Mesh.ID, t.Header.ID, r.Keys.Peer(), t.Header.Seq, a.Time)
-			statements = append(statements, s.Append(make([]byte, 0, proto.StatementSize)))
+	statements := make([][]byte, 0, len(in.tasks))
+	buf := make([]byte, 0, len(in.tasks)*proto.StatementSize)
+	for i := range in.tasks {
+		if h := &in.tasks[i].Header; in.refusals[in.taskAt[i]] == nil {
+			s := outbox.AcceptedStatement(r.Mesh.ID, h.ID, r.Keys.Peer(), h.Seq, a.Time)
+			from := len(buf)
+			buf = s.Append(buf)
+			statements = append(statements, buf[from:len(buf):len(buf)])
 		}
 	}
 	for _, refusal := range in.refusals {

@@ -28,12 +28,12 @@ func (r *Receiver) commit(ctx context.Context, from proto.PeerID, in *frameGroup
 }
 
 func (r *Receiver) openResult(ctx context.Context, checks *identity.Checks, from proto.PeerID, m *proto.Message) (outbox.ResultIn, error) {
-	_, opened, err := r.openEnvelope(checks, from, m, proto.WhatResult)
+	_, opened, err := r.openEnvelope(checks.CheckInPlace, from, m, proto.WhatResult)
 	if err != nil {
 		return outbox.ResultIn{}, err
 	}
 	outcome := new(proto.Outcome)
-	if err := proto.DecodeKnown(opened.Content, outcome); err != nil {
+	if err := proto.DecodeShared(opened.Content, outcome); err != nil {
 		return outbox.ResultIn{}, err
 	}
 	if opened.Header.Streamed() || len(outcome.GetBody()) > proto.MaxInlineRecord {
