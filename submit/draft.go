@@ -68,9 +68,10 @@ var plainPool = sync.Pool{New: func() any { return new([]byte) }}
 // maxPooledPlain is the largest buffer that is kept, in bytes.
 const maxPooledPlain = 64 << 10
 
-// seal encodes content and seals it into the draft's envelope. A sealed body that is too
-// large for a record becomes a file, which is durable before the record is.
-func (s *Sealing) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content) error {
+// seal encodes content, a Content or an Outcome, and seals it into the draft's envelope. A
+// sealed body that is too large for a record becomes a file, which is durable before the
+// record is.
+func (s *Sealing) seal(d *outbox.Draft, to identity.KeyRecord, content proto.Body) error {
 	buf := plainPool.Get().(*[]byte)
 	defer plainPool.Put(buf)
 	plain, err := proto.Encode((*buf)[:0], content)
@@ -80,10 +81,6 @@ func (s *Sealing) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Co
 	if cap(plain) <= maxPooledPlain {
 		*buf = plain
 	}
-	return s.sealBytes(d, to, plain)
-}
-
-func (s *Sealing) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte) (err error) {
 	if d.Envelope, d.Key, err = s.Sealer.Seal(&d.Header, to, plain); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}

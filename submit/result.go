@@ -70,14 +70,11 @@ func (s *Submitter) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox
 	if err := s.placeResult(ctx, d, f, key); err != nil {
 		return nil, err
 	}
-	plain, err := proto.Encode(nil, f.Outcome)
-	if err == nil {
-		err = roomError(s.sealBytes(d, key, plain))
-	}
-	if err != nil {
+	if err := roomError(s.seal(d, key, f.Outcome)); err != nil {
 		s.unpin(d.Record.GetBodyBlob(), err)
+		return nil, err
 	}
-	return d, err
+	return d, nil
 }
 
 // statements are what this node states about a task with its result. They include its
@@ -91,9 +88,16 @@ func (s *Submitter) statements(f *inbox.Finished) [][]byte {
 		}
 	}
 	first := outbox.AcceptedStatement(s.Mesh, f.ID, s.Keys.Peer(), f.Seq, accepted)
-	out := [][]byte{first.Append(nil)}
+	buf := make([]byte, 0, (1+len(f.Statements))*proto.StatementSize)
+	out := make([][]byte, 0, 1+len(f.Statements))
+	add := func(s *proto.Statement) {
+		from := len(buf)
+		buf = s.Append(buf)
+		out = append(out, buf[from:len(buf):len(buf)])
+	}
+	add(&first)
 	for i := range f.Statements {
-		out = append(out, f.Statements[i].Append(nil))
+		add(&f.Statements[i])
 	}
 	return out
 }
