@@ -54,6 +54,7 @@ func (ps *peerSender) matchAck(dst []answeredEntry, ack *proto.Ack) ([]answeredE
 		return dst, err
 	}
 	from := len(dst)
+	dst = slices.Grow(dst, len(entries))
 	for _, f := range entries {
 		dst = append(dst, answeredEntry{sentEntry: f})
 	}
@@ -111,8 +112,7 @@ func AcceptedStatement(mesh proto.MeshID, id proto.TaskID, target proto.PeerID, 
 // receipts derives the receipt of each accepted task from the signature of the
 // Ack: this node knows what the target must have stated.
 func (ps *peerSender) receipts(batch []answeredEntry, ack *proto.Ack) error {
-	var statements [][]byte
-	var index []int
+	statements, index := make([][]byte, 0, len(batch)), make([]int, 0, len(batch))
 	buf := make([]byte, 0, len(batch)*proto.StatementSize)
 	for i := range batch {
 		a := &batch[i]
