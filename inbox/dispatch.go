@@ -111,12 +111,14 @@ func (rn *runner) spawn(f func() error) {
 // dispatch starts tasks until ctx ends. Their jobs run with jobCtx.
 func (rn *runner) dispatch(ctx, jobCtx context.Context) {
 	rn.recoverInterrupted(jobCtx)
+	t := time.NewTimer(maxIdle)
+	defer t.Stop()
 	for ctx.Err() == nil {
 		rn.expire(jobCtx)
 		if rn.round(jobCtx) {
 			continue
 		}
-		t := time.NewTimer(rn.untilNext())
+		t.Reset(rn.untilNext())
 		select {
 		case <-ctx.Done():
 		case <-rn.store.Failed():
@@ -125,7 +127,6 @@ func (rn *runner) dispatch(ctx, jobCtx context.Context) {
 		case <-rn.slots.freed:
 		case <-t.C:
 		}
-		t.Stop()
 	}
 }
 

@@ -20,7 +20,7 @@ type fresh struct {
 // Bounds of a freshCache.
 const (
 	maxFresh      = 1024    // tasks
-	maxFreshBytes = 8 << 20 // of their bodies, sealed and open, and freshOverhead for each
+	maxFreshBytes = 4 << 20 // of their bodies, sealed and open, and freshOverhead for each
 	freshOverhead = 2 << 10 // memory of a task besides its bodies
 )
 
