@@ -60,14 +60,15 @@ func (ps *peerSender) message(it backlog.Item, buf *[]byte) (*proto.Message, *pr
 	if env == nil || err != nil {
 		return nil, nil, err
 	}
-	from := len(*buf)
-	out, err := proto.Encode(*buf, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
+	from, signature := len(*buf), env.Signature
+	env.Signature = nil // on the wire it is in the message
+	out, err := proto.Encode(*buf, env)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode it: %w", err)
 	}
 	*buf = out
 	return &proto.Message{
-		Id: it.Key.ID.String(), Type: messageType(it), Payload: out[from:len(out):len(out)], Signature: env.Signature,
+		Id: it.Key.ID.String(), Type: messageType(it), Payload: out[from:len(out):len(out)], Signature: signature,
 		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
 }
