@@ -363,5 +363,8 @@ func (ps *peerSender) afterWrite(a *answeredEntry, r *proto.Record) int {
 	}
 	o.seqs.settle(ps.peer, r.Seq())
 	o.changed(k, r)
+	if a.receipt != nil && r.State == proto.Accepted { // then it was written: see accepted
+		o.accepted.put(backlog.Edit{Key: k, Record: r, Version: a.item.Version + 1})
+	}
 	return 1
 }

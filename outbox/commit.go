@@ -44,7 +44,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 	answers := make([]ResultAnswer, len(results))
 	edits := make([]backlog.Edit, len(results))
 	for i := range results {
-		edits[i].Key = backlog.TaskKey(results[i].ID)
+		edits[i] = o.accepted.take(backlog.TaskKey(results[i].ID))
 	}
 	now := o.cfg.Clock.Now()
 	records, decisions := make([]*proto.Record, len(results)), make([]decision, len(results))
@@ -327,6 +327,7 @@ func (o *Outbox) wasHome(r *proto.Record, from proto.PeerID) bool {
 func (o *Outbox) ended(ctx context.Context, k backlog.Key, r *proto.Record) {
 	o.deliveries.drop(k)
 	o.submitted.take(k)
+	o.accepted.take(k)
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil && k.Part == backlog.PartTask {
 		o.seqs.settle(p, r.Seq())
 	}

@@ -33,6 +33,7 @@ type Outbox struct {
 	links      links          // open links and the highest sequence that may have been sent on each
 	deliveries deliveryStates // delivery state that is kept only in memory
 	submitted  submitCache    // tasks just written, so that they need not be read back
+	accepted   acceptCache    // records of tasks just accepted, so that they need not be read back
 	hints      retryHints     // peers that announced that they accept again what they refused
 	watches    watches        // callers waiting for a task to change
 	stamps     stamps         // whether the times of the tasks agree with the clock
@@ -50,7 +51,7 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 		store: s, sign: sign, cfg: cfg,
 		limits: limits{run: cfg.RunLimit, result: cfg.ResultFor}, started: cfg.Clock.Boot(),
 		queue: newSubmitQueue(), encodings: sync.Pool{New: newBuffer}, payloads: sync.Pool{New: newBuffer}, calls: sync.Pool{New: newCall},
-		deliveries: newDeliveryStates(), submitted: newSubmitCache(), watches: newWatches(), hints: newRetryHints(),
+		deliveries: newDeliveryStates(), submitted: newSubmitCache(), accepted: newAcceptCache(), watches: newWatches(), hints: newRetryHints(),
 	}
 	var err error
 	if o.boot, o.bootID, err = raiseBoot(s, cfg.Clock.Plausible()); err != nil {
