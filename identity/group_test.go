@@ -40,7 +40,8 @@ func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 	k, v := NewKeys(nil, today), NewVerifier()
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 511, 512} {
 		leaves := someLeaves(n)
-		if got, want := newTree(leaves).root(), slowRoot(leaves); got != want {
+		tree := newTree(leaves)
+		if got, want := tree.root(), slowRoot(leaves); got != want {
 			t.Fatalf("root of %d leaves differs from its definition", n)
 		}
 		sig, proofs := k.SignGroup(leaves)

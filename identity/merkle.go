@@ -46,13 +46,17 @@ func hashNode(left, right *[32]byte) [32]byte {
 }
 
 // newTree hashes 1 to proto.MaxGroup leaves together.
-func newTree(leaves [][32]byte) *tree {
+func newTree(leaves [][32]byte) tree {
 	if len(leaves) < 1 || len(leaves) > proto.MaxGroup {
 		panic(fmt.Sprintf("identity: a group of %d leaves", len(leaves)))
 	}
-	t := &tree{}
+	var t tree
 	t.levels[0] = leaves
-	inner := make([][32]byte, 0, len(leaves)+maxSteps)
+	nodes := 0
+	for n := len(leaves); n > 1; n = (n + 1) / 2 {
+		nodes += (n + 1) / 2
+	}
+	inner := make([][32]byte, 0, nodes)
 	for n := len(leaves); n > 1; {
 		below, start := t.levels[t.height], len(inner)
 		for i := 0; i < n; i += 2 {

@@ -9,7 +9,8 @@ import (
 // SignAck returns the signature of an Ack over its statements, in the order of
 // their frames, 1 to proto.MaxGroup of them.
 func (k *Keys) SignAck(statements [][]byte) []byte {
-	return signRoot(k.private, newTree(statementLeaves(statements)).root())
+	t := newTree(statementLeaves(statements))
+	return signRoot(k.private, t.root())
 }
 
 // AckReceipts checks the signature of an Ack from node and returns one receipt

@@ -233,7 +233,7 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 	}
 	f := &Finished{
 		ID: id, Origin: origin, Kind: rec.Kind, Class: rec.Class, Seq: rec.Seq(), NotAfter: rec.NotAfterMs,
-		Outcome: o, File: res.File,
+		Outcome: o, File: res.File, Statements: make([]proto.Statement, 0, 2),
 	}
 	if n := len(rec.History); n > 0 {
 		last := rec.History[n-1]
