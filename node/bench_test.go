@@ -27,6 +27,46 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
+// BenchmarkTask measures whole tasks of 1 KiB between two nodes on loopback, with a handler
+// that does nothing and 256 callers, each of which waits for a result: what both allocate.
+func BenchmarkTask(b *testing.B) {
+	for _, engine := range []string{datadir.EngineNuts, datadir.EnginePebble} {
+		b.Run(engine, func(b *testing.B) { benchTask(b, engine) })
+	}
+}
+
+func benchTask(b *testing.B, engine string) {
+	const callers = 2 * benchCallers
+	ended := make(chan struct{}, callers) // a token for each task, for any caller
+	home, target := pair(b, func(_ string, c *Config) {
+		c.Store.Engine = engine
+		c.Limits.Slots, c.Limits.MemoryLimit = callers, 2<<30
+		c.Handlers = []wire.HandlerSpec{discard}
+		c.Changed = func(_ proto.TaskID, s proto.TaskState) {
+			if s.Terminal() {
+				ended <- struct{}{}
+			}
+		}
+	})
+	body := make([]byte, 1<<10)
+	fill(body)
+	do := func(int) error {
+		_, err := home.Submit(context.Background(), wire.Request{Target: "b", Kind: discard.Kind, Body: body})
+		if err == nil {
+			<-ended
+		}
+		return err
+	}
+	share(b, callers, do) // the links, pools and maps
+	b.ReportAllocs()
+	share(b, callers, do)
+	home.halt()
+	target.halt()
+}
+
+// discard is a handler that does nothing and may be called before its start is on disk.
+var discard = wire.HandlerSpec{Kind: "discard", Type: wire.TypeDiscard, OnCrash: "retry", Allow: []string{"role:send"}}
+
 const benchCallers = 128
 
 func benchSubmit(b *testing.B, engine string) {
@@ -39,7 +79,7 @@ func benchSubmit(b *testing.B, engine string) {
 	fill(body)
 	before := home.storage.Store.Counters()
 	b.ReportAllocs()
-	share(b, func(int) error {
+	share(b, benchCallers, func(int) error {
 		_, err := home.Submit(context.Background(), wire.Request{Target: "b", Kind: "discard", Body: body})
 		return err
 	})
@@ -73,7 +113,7 @@ func benchStore(b *testing.B, engine string) {
 	fill(noise)
 	batches := sync.Pool{New: func() any { return new(store.Batch) }}
 	b.ReportAllocs()
-	share(b, func(i int) error {
+	share(b, benchCallers, func(i int) error {
 		batch := batches.Get().(*store.Batch)
 		defer batches.Put(batch)
 		batch.Reset()
@@ -87,12 +127,12 @@ func benchStore(b *testing.B, engine string) {
 	b.ReportMetric(float64(b.N)/float64(s.Counters().Groups), "tasks/group")
 }
 
-// share has benchCallers goroutines do b.N operations.
-func share(b *testing.B, do func(i int) error) {
+// share has goroutines do b.N operations.
+func share(b *testing.B, callers int, do func(i int) error) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	b.ResetTimer()
-	for range benchCallers {
+	for range callers {
 		wg.Go(func() {
 			for {
 				i := next.Add(1)
