@@ -147,7 +147,7 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 			ps.postpone(ctx, a)
 			continue
 		}
-		edits = append(edits, backlog.Edit{Key: a.item.Key, Record: a.rec, Version: a.item.Version})
+		edits = append(edits, a.edit())
 		index = append(index, i)
 	}
 	now := ps.o.cfg.Clock.Now()

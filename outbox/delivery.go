@@ -3,6 +3,7 @@ package outbox
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -105,12 +106,19 @@ func (o *Outbox) maybeSent(k backlog.Key, r *proto.Record) bool {
 	return err == nil && !n.notReceived && o.links.maybeSentBefore(p, r.Seq())
 }
 
-// A submitCache holds tasks that were just written for a linked peer, so that its
-// sender need not read them from the store. It is bounded and may drop entries.
+// A submitCache holds tasks and results that were just written for a linked peer, so
+// that its sender need not read them from the store. It is bounded and may drop
+// entries.
 type submitCache struct {
 	mu    *sync.Mutex
 	bytes int
-	all   map[backlog.Key]*proto.Stored
+	all   map[backlog.Key]*submitted
+}
+
+// A submitted is what was just written.
+type submitted struct {
+	*proto.Stored
+	answered atomic.Bool // who submitted it was answered: the record is the sender's alone
 }
 
 // Bounds of a submitCache.
@@ -120,12 +128,12 @@ const (
 )
 
 func newSubmitCache() submitCache {
-	return submitCache{mu: new(sync.Mutex), all: map[backlog.Key]*proto.Stored{}}
+	return submitCache{mu: new(sync.Mutex), all: map[backlog.Key]*submitted{}}
 }
 
-func cachedSize(st *proto.Stored) int { return len(st.GetEnvelope().GetBody()) + 1024 }
+func cachedSize(st *submitted) int { return len(st.GetEnvelope().GetBody()) + 1024 }
 
-func (f *submitCache) put(k backlog.Key, st *proto.Stored) {
+func (f *submitCache) put(k backlog.Key, st *submitted) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n := cachedSize(st); len(f.all) < submitCacheEntries && f.bytes+n <= submitCacheBytes {
@@ -134,8 +142,8 @@ func (f *submitCache) put(k backlog.Key, st *proto.Stored) {
 	}
 }
 
-// take removes and returns the task, nil if it is not cached.
-func (f *submitCache) take(k backlog.Key) *proto.Stored {
+// take removes and returns an entry, nil if it is not cached.
+func (f *submitCache) take(k backlog.Key) *submitted {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.all[k]

@@ -21,7 +21,7 @@ func (ps *peerSender) pack(items []backlog.Item, buf *[]byte) []*proto.Message {
 	entries := make([]sentEntry, 0, len(items))
 	var top proto.Seq
 	for _, it := range items {
-		msg, rec, err := ps.message(it, buf)
+		msg, sent, err := ps.message(it, buf)
 		switch {
 		case errors.Is(err, backlog.ErrNotFound):
 			continue // ended after it was taken
@@ -32,10 +32,10 @@ func (ps *peerSender) pack(items []backlog.Item, buf *[]byte) []*proto.Message {
 		case msg == nil:
 			continue // not sent now
 		}
-		if seq := rec.Seq(); it.Key.Part == backlog.PartTask && top.Compare(seq) < 0 {
+		if seq := sent.rec.Seq(); it.Key.Part == backlog.PartTask && top.Compare(seq) < 0 {
 			top = seq
 		}
-		msgs, entries = append(msgs, msg), append(entries, sentEntry{it, rec})
+		msgs, entries = append(msgs, msg), append(entries, sent)
 	}
 	ps.o.links.noteSending(ps.peer, top)
 	ps.mu.Lock()
@@ -45,32 +45,36 @@ func (ps *peerSender) pack(items []backlog.Item, buf *[]byte) []*proto.Message {
 }
 
 // message builds the message of one entry; nil if it is not sent now.
-func (ps *peerSender) message(it backlog.Item, buf *[]byte) (*proto.Message, *proto.Record, error) {
+func (ps *peerSender) message(it backlog.Item, buf *[]byte) (m *proto.Message, sent sentEntry, err error) {
+	sent.item = it
 	if it.Key.Part == backlog.PartCancel {
-		return ps.cancelMessage(it)
+		m, sent.rec, err = ps.cancelMessage(it)
+		return m, sent, err
 	}
-	st := ps.o.submitted.take(it.Key)
-	if st == nil || it.Version > 0 {
-		var err error
-		if st, err = ps.o.backlog.Read(it); err != nil {
-			return nil, nil, fmt.Errorf("read it: %w", err)
-		}
+	var st *proto.Stored
+	if sent.cached = ps.o.submitted.take(it.Key); sent.cached != nil && it.Version == 0 {
+		st, sent.cached.Stored = sent.cached.Stored, nil // the body is not needed until the answer
+	} else if st, err = ps.o.backlog.Read(it); err != nil {
+		return nil, sent, fmt.Errorf("read it: %w", err)
+	} else {
+		sent.cached = nil
 	}
+	sent.rec = st.Record
 	env, err := ps.envelope(it, st)
 	if env == nil || err != nil {
-		return nil, nil, err
+		return nil, sent, err
 	}
 	from, signature := len(*buf), env.Signature
 	env.Signature = nil // on the wire it is in the message
 	out, err := proto.Encode(*buf, env)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode it: %w", err)
+		return nil, sent, fmt.Errorf("encode it: %w", err)
 	}
 	*buf = out
 	return &proto.Message{
 		Id: it.Key.ID.String(), Type: messageType(it), Payload: out[from:len(out):len(out)], Signature: signature,
 		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
-	}, st.Record, nil
+	}, sent, nil
 }
 
 func messageType(it backlog.Item) proto.MessageType {

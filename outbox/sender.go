@@ -61,8 +61,18 @@ type peerSender struct {
 
 // A sentEntry is an entry that was sent and has not been answered.
 type sentEntry struct {
-	item backlog.Item
-	rec  *proto.Record // as it was when sent
+	item   backlog.Item
+	rec    *proto.Record // as it was when sent
+	cached *submitted    // whose record it is; nil: it was read back
+}
+
+// edit returns an edit of f, with its record unless that is still used elsewhere.
+func (f *sentEntry) edit() backlog.Edit {
+	ed := backlog.Edit{Key: f.item.Key, Version: f.item.Version}
+	if f.cached == nil || f.cached.answered.Load() {
+		ed.Record = f.rec
+	}
+	return ed
 }
 
 // Serve sends the entries for link.Peer() until the link or ctx ends, and returns
@@ -227,7 +237,7 @@ func (ps *peerSender) sendBody(ctx context.Context, it backlog.Item) error {
 		return nil
 	}
 	if no, ok := errors.AsType[BodyRefusal](err); ok && no.Refusal().GetCode() != proto.CodeNeedBody {
-		return ps.apply(ctx, []answeredEntry{{sentEntry: sentEntry{it, st.Record}, refusal: no.Refusal()}})
+		return ps.apply(ctx, []answeredEntry{{sentEntry: sentEntry{item: it, rec: st.Record}, refusal: no.Refusal()}})
 	}
 	ps.retryLater(it, "send its body: "+err.Error())
 	return nil

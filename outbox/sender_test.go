@@ -498,3 +498,21 @@ func TestRunArchivesDeadLetters(t *testing.T) {
 		}
 	})
 }
+
+// A sender that has the answer of a task before its submitter changes no record that the
+// submitter still uses.
+func TestRecordIsTheSubmittersUntilItIsAnswered(t *testing.T) {
+	cached := new(submitted)
+	rec := new(proto.Record)
+	sent := sentEntry{item: backlog.Item{Version: 3}, rec: rec, cached: cached}
+	if ed := sent.edit(); ed.Record != nil || ed.Version != 3 {
+		t.Errorf("before: %v", ed)
+	}
+	cached.answered.Store(true)
+	if ed := sent.edit(); ed.Record != rec {
+		t.Errorf("after: %v", ed)
+	}
+	if sent.cached = nil; sent.edit().Record != rec {
+		t.Error("a record that was read back is not used")
+	}
+}

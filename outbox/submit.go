@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ type job struct {
 	extra       func(*store.Batch)
 	entry       backlog.NewEntry // what is written
 	unsigned    proto.Unsigned   // its encoding without the signature
-	initial     *proto.Record    // copy of the draft's record, if a sender may change that one
+	cached      *submitted       // as the sender has it; nil: it reads it back
 	existing    *proto.TaskID
 	encoding    *[]byte // buffer of unsigned, to be reused
 	reservedKey bool    // an idempotency key is reserved
@@ -256,15 +255,13 @@ func (g *group) answer() {
 	}
 }
 
-// cacheSubmitted caches a task or a result for the sender. From then on the sender may
-// change its record.
+// cacheSubmitted caches a task or a result for the sender, which may change its record
+// once the job is answered.
 func (o *Outbox) cacheSubmitted(j *job, sig []byte, proof identity.Proof) {
 	env := j.draft.Envelope
 	env.Signature, env.Index, env.Path = sig, proof.Index, slices.Clone(proof.Path) // shares its array with the others'
-	if j.part == backlog.PartTask {
-		j.initial = initialRecord(j.draft.Record)
-	}
-	o.submitted.put(j.entry.Key, j.entry.Stored)
+	j.cached = &submitted{Stored: j.entry.Stored}
+	o.submitted.put(j.entry.Key, j.cached)
 }
 
 // answer reports the outcome of a job to its caller.
@@ -283,23 +280,14 @@ func (o *Outbox) answer(j *job, err error) {
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)
 		}
 	} else if err == nil && j.part == backlog.PartTask {
-		o.changed(j.entry.Key, cmp.Or(j.initial, j.draft.Record))
+		o.changed(j.entry.Key, j.draft.Record)
 	}
 	if err == nil {
 		o.stamps.note(j.draft.Record) // again: restamp may have scanned the entries meanwhile
 	}
+	if j.cached != nil {
+		j.cached.answered.Store(true)
+	}
 	j.err = err
 	j.call.answered()
-}
-
-// initialRecord returns a copy of r as first written. A sender may already have r
-// and change its state, events and receipts; the fields copied here do not
-// change.
-func initialRecord(r *proto.Record) *proto.Record {
-	return &proto.Record{
-		State: proto.Pending, Class: r.Class, Peer: r.Peer, Kind: r.Kind, Target: r.Target,
-		SeqBoot: r.SeqBoot, SeqCounter: r.SeqCounter, CreatedMs: r.CreatedMs, NotAfterMs: r.NotAfterMs,
-		IdempotencyKey: r.IdempotencyKey, OrderingKey: r.OrderingKey, Labels: r.Labels, RedriveOf: r.RedriveOf,
-		Traceparent: r.Traceparent,
-	}
 }
