@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ func (o *Outbox) releaseJob(j *job) {
 func (o *Outbox) prepare(j *job) (err error) {
 	h, r := &j.draft.Header, j.draft.Record
 	r.State = proto.Pending
-	r.Peer = h.Target[:]
+	r.Peer = bytes.Clone(h.Target[:]) // the record outlives the draft and its envelope
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
 	r.Attempts = 0
