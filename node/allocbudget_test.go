@@ -14,8 +14,8 @@ import (
 // third of it for the simulated network and disk; the bytes depend more on when garbage is
 // collected. A step that reads a record back has 15 to 30 allocations more.
 const (
-	taskAllocs = 400
-	taskBytes  = 80 << 10
+	taskAllocs = 430
+	taskBytes  = 96 << 10
 )
 
 // A whole task whose handler does nothing stays within its budget. In virtual time the sizes
