@@ -264,5 +264,6 @@ func (t *Transport) serveEcho(_ context.Context, s *stream) error {
 			return fmt.Errorf("write: %w", err)
 		}
 	}
+	t.noteCompared(s.conn.peer)
 	return s.finish()
 }

@@ -80,6 +80,7 @@ type unanswered struct {
 	mail       atomic.Int64  // bytes of messages about mail
 	acked      atomic.Uint64 // bytes acknowledged so far
 	received   atomic.Uint64 // bytes received so far
+	incoming   atomic.Uint64 // of these, on streams on which the other side sends work
 	atLastPong atomic.Uint64 // of these, at the last PONG
 	lastAnswer atomic.Int64  // monotonic nanoseconds of the last answer
 }

@@ -38,6 +38,7 @@ type peerState struct {
 	upgrading bool       // upgrade is running
 	wake      chan struct{}
 	circuits  map[proto.PeerID]circuitRecord // by relay
+	compared  time.Duration                  // monotonic; when it last measured a circuit to this node in a comparison; 0: never
 }
 
 // maxBodies is how many streamed bodies are transferred at once to, and from, a peer.

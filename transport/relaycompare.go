@@ -25,8 +25,9 @@ const (
 	compareAfter   = time.Second      // work has waited for so long
 	compareFirst   = 15 * time.Second // until the next comparison, doubled each time
 	compareLongest = 5 * time.Minute
-	compareAgain   = 5 * time.Second // to confirm a small gain
-	lateAfter      = 2 * time.Second // an acknowledgment is late
+	compareAgain   = 5 * time.Second    // to confirm a small gain
+	comparesFor    = 2 * compareLongest // after a comparison by the other side the relay is left to it
+	lateAfter      = 2 * time.Second    // an acknowledgment is late
 	measureTTL     = 30 * time.Minute
 
 	expectGain = 0.25 // expected score difference at which circuits are compared while any work is done
@@ -83,6 +84,41 @@ func (t *Transport) recordCircuit(n *peerState, r proto.PeerID, m circuitRecord)
 		n.circuits = make(map[proto.PeerID]circuitRecord)
 	}
 	n.circuits[r] = m
+}
+
+// noteCompared records that p has measured a circuit to this node to compare it with others.
+func (t *Transport) noteCompared(p proto.PeerID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.peers[p]; n != nil {
+		n.compared = t.cfg.Clock.Mono()
+	}
+}
+
+// incoming returns how many bytes of work n has sent on its open connections, and when it
+// last compared circuits.
+func (t *Transport) incoming(n *peerState) (bytes uint64, compared time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range n.conns {
+		bytes += c.work.incoming.Load()
+	}
+	return bytes, n.compared
+}
+
+// A theirChoice decides whether the relay is left to the other side: while that sends work
+// and has compared circuits lately. Its choice rests on measurements, that of a side that
+// only receives on the loss of heartbeats. It is used by one goroutine.
+type theirChoice struct {
+	bytes uint64 // of work received by the last look
+}
+
+// holds reports whether the relay is left to the other side at now, which has sent so many
+// bytes of work.
+func (o *theirChoice) holds(now time.Duration, bytes uint64, compared time.Duration) bool {
+	receives := bytes != o.bytes
+	o.bytes = bytes
+	return receives && compared > 0 && now-compared < comparesFor
 }
 
 // A relayWatch decides when the circuits to a peer are compared. It is used by one

@@ -62,3 +62,29 @@ func TestRelayIsLeftOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestRelayIsLeftToTheOtherSide checks that the relay is left to the other side while that
+// sends, and for longer than between two of its comparisons.
+func TestRelayIsLeftToTheOtherSide(t *testing.T) {
+	if comparesFor <= compareLongest+compareAfter {
+		t.Errorf("left to the other side for %v, which compares every %v", comparesFor, compareLongest)
+	}
+	tests := []struct {
+		name          string
+		now, compared time.Duration
+		bytes         uint64
+		want          bool
+	}{
+		{"never compared", time.Minute, 0, 1, false},
+		{"compared", time.Minute, time.Minute, 2, true},
+		{"no work since", time.Minute, time.Minute, 2, false},
+		{"compared some minutes ago", time.Minute + comparesFor - 1, time.Minute, 3, true},
+		{"compared long ago", time.Minute + comparesFor, time.Minute, 4, false},
+	}
+	o := new(theirChoice)
+	for _, tt := range tests {
+		if got := o.holds(tt.now, tt.bytes, tt.compared); got != tt.want {
+			t.Errorf("%s: holds %v", tt.name, got)
+		}
+	}
+}

@@ -24,6 +24,7 @@ type relaySituation struct {
 	born   bool          // relay 2 lies before anything is connected
 	router bool          // nothing from 0 reaches a relay but the last one, from the first traffic on
 	bulk   bool          // much work at once instead of a little all the time
+	steady bool          // the bulk does not end
 	best   []int         // relays to be in use in the end; nil: all but the liar
 	within time.Duration // from the first traffic
 }
@@ -65,6 +66,8 @@ var relaySituations = []relaySituation{
 	{name: "three relays, the slow one is kept", links: threeRelays, relays: 3, first: 2, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
 	{name: "three relays, the long one in use", links: threeRelays, relays: 3, first: 3, honest: true, best: []int{2, 4}, within: 20 * time.Second},
 	{name: "three relays, the lossy one is kept", links: threeRelays, relays: 3, first: 4, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
+	{name: "three relays, the lossy one is the best, kept with bulk", links: threeWith(ms), mbps: 100, relays: 3, first: 4, honest: true, bulk: true, steady: true, best: []int{4}, within: 20 * time.Second},
+	{name: "three relays, the lossy one is the best, kept after bulk", links: threeWith(ms), mbps: 100, relays: 3, first: 4, honest: true, bulk: true, best: []int{4}, within: 20 * time.Second},
 	{name: "three relays, the lossy one is the best, the long one in use", links: threeWith(ms), mbps: 100, relays: 3, first: 3, honest: true, best: []int{4}, within: 20 * time.Second},
 }
 
@@ -138,7 +141,7 @@ func TestRelaySituations(t *testing.T) {
 				}
 				before := s.happened(0, transport.EventPath)
 				for second := range 120 {
-					given += s.work(tt.bulk && second < 15, time.Second)
+					given += s.work(tt.bulk && (tt.steady || second < 15), time.Second)
 				}
 				if n := s.happened(0, transport.EventPath) - before; n > 1 || !slices.Contains(best, s.via()[0]) {
 					t.Errorf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])

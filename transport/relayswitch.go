@@ -152,7 +152,7 @@ func (t *Transport) relayPicker(p proto.PeerID) *route.Picker {
 // watchRelays seeks a better relay to n until ctx is done: by comparisons while work waits,
 // and otherwise by what is known of the relays.
 func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
-	pick, watch := t.relayPicker(n.peer), new(relayWatch)
+	pick, watch, theirs := t.relayPicker(n.peer), new(relayWatch), new(theirChoice)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	looked, acked := time.Duration(0), uint64(0)
@@ -176,12 +176,13 @@ func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
 		if busy, late := c.pendingAcks.busy(now); watch.due(now, busy, late) {
 			t.compareRelays(ctx, n, c, watch)
 		} else if now-looked >= measureEvery {
-			works := c.work.acked.Load() != acked
+			bytes, compared := t.incoming(n)
+			works, holds := c.work.acked.Load() != acked, theirs.holds(now, bytes, compared)
 			looked, acked = now, c.work.acked.Load()
 			if works && now >= watch.next && t.expectedGain(n, c) >= expectGain {
 				t.compareRelays(ctx, n, c, watch)
 			} else {
-				t.switchRelay(ctx, n, c, pick)
+				t.switchRelay(ctx, n, c, pick, holds && !works)
 			}
 		}
 	}
@@ -198,14 +199,19 @@ func (t *Transport) expectedGain(n *peerState, c *conn) (gain float64) {
 }
 
 // switchRelay makes a circuit to n through a relay that has been better than that of c,
-// which is in use, for long.
-func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick *route.Picker) {
+// which is in use, for long. theirs: it is left to the other side,
+// unless round trips through the other relay take less than half as long.
+func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick *route.Picker, theirs bool) {
 	current, ok := relayOf(c.raw.RemoteMultiaddr())
 	if !ok {
 		return
 	}
 	there := []route.Candidate{{Peer: current, Score: t.scoreVia(current, n.peer)}}
+	path, _ := t.viaPath(current, n.peer)
 	for _, r := range t.otherRelays(n.peer, current) {
+		if other, _ := t.viaPath(r, n.peer); theirs && 2*other.RTT > path.RTT {
+			continue
+		}
 		there = append(there, route.Candidate{Peer: r, Score: t.scoreVia(r, n.peer)})
 	}
 	picked := pick.Pick([]proto.PeerID{current}, there, t.cfg.Clock.Mono())[0]

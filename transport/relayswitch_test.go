@@ -18,6 +18,7 @@ type switchSim struct {
 	*reachSim
 	mu   sync.Mutex
 	told map[proto.PeerID][]transport.Hop
+	slow int // node 0 publishes a slow path to this relay; 0: to none
 }
 
 func newSwitchSim(t *testing.T) *switchSim {
@@ -51,6 +52,11 @@ func makeSwitchSim(t *testing.T, nodes int, link transporttest.Link, links map[i
 func (s *switchSim) publish() {
 	for _, n := range s.nodes {
 		hops := n.Hops()
+		for i, h := range hops {
+			if n.id == 0 && s.slow > 0 && h.Relay == simKeys(s.slow).Peer() {
+				hops[i].Path.Rate = 10_000
+			}
+		}
 		s.mu.Lock()
 		s.told[n.Peer()] = hops
 		s.mu.Unlock()
@@ -172,6 +178,31 @@ func TestRelaySwitchIsStable(t *testing.T) {
 			t.Errorf("%d changes of the path, from %v to %v", n, first, s.via())
 		}
 		s.await(10*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
+		s.check(given)
+	})
+}
+
+// TestReceiverLeavesTheRelayToTheSender checks that a side that only receives, and estimates
+// that another relay is better, stays on the one that the sender has compared with it while
+// that sends, and not after.
+func TestReceiverLeavesTheRelayToTheSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSwitchSim(t)
+		defer s.close()
+		given := s.live(2 * time.Minute)
+		before, first := s.happened(0, transport.EventPath)+s.happened(1, transport.EventPath), s.via()
+		s.slow = first[0]
+		for range 30 { // so much that the sender compares
+			given += s.work(true, 100*time.Millisecond)
+		}
+		for range 180 {
+			given += s.work(false, time.Second)
+		}
+		if n := s.happened(0, transport.EventPath) + s.happened(1, transport.EventPath) - before; n > 0 {
+			t.Errorf("%d changes of the path, from %v to %v", n, first, s.via())
+		}
+		other := 5 - first[0]
+		s.await(2*time.Minute, "the other relay, without work", func() bool { return s.via() == [2]int{other, other} })
 		s.check(given)
 	})
 }

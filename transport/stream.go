@@ -33,6 +33,7 @@ type stream struct {
 	late          bool // the next read begins the time of a frame whose first bytes came with the one before it
 	idleTimeout   time.Duration
 	own           bool // opened by this node: what is received answers it
+	work          bool // opened by the other side to send work
 	bulk          int  // bytes received since the last sign of life
 	out           []byte
 	ctl           bool          // PINGs go over it
@@ -113,6 +114,9 @@ func (s *stream) touch(n int) {
 	if n > 0 {
 		s.conn.touch()
 		s.conn.work.received.Add(uint64(n))
+		if s.work {
+			s.conn.work.incoming.Add(uint64(n))
+		}
 	}
 	if s.bulk += n; s.own || s.bulk >= bulkBytes {
 		s.bulk = 0

@@ -261,6 +261,7 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 	return t.guard(func(ctx context.Context, c *conn, raw network.Stream) {
 		defer raw.Reset()
 		s := newStream(raw, raw, c, max, t.cfg.Timing)
+		s.work = max == proto.MaxFrame
 		defer s.unblock(ctx)()
 		t.streamEnded(c.peer, name, serve(ctx, s))
 	})
