@@ -105,8 +105,8 @@ func newSituation(t *testing.T, tt relaySituation) (s *switchSim, liars map[int]
 // best one is kept, and that the scores shown explain it.
 func TestRelaySituations(t *testing.T) {
 	for i, tt := range relaySituations {
-		if testing.Short() && i%3 > 0 || tt.links != nil && !long {
-			continue // one of each kind; which of unlike relays is chosen, and how soon, depends on measurements
+		if testing.Short() && i%3 > 0 || (tt.links != nil || tt.router) && !long {
+			continue // one of each kind; which of unlike relays is chosen, and how often, depends on measurements
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
