@@ -569,23 +569,33 @@ func (b *Broker) do(o op) error {
 	return nil
 }
 
-// call does f on the goroutine of Run and waits for its end.
+// call does f on the goroutine of Run and waits for its end. If it returns an error, f has not been
+// done and will not be: it writes nothing that the caller reads.
 func (b *Broker) call(ctx context.Context, f func(now box.Now)) error {
+	var taken atomic.Bool // by f, or by a caller that gives up
 	done := make(chan struct{})
 	if err := b.do(func(now box.Now) {
-		f(now)
-		close(done)
+		if taken.CompareAndSwap(false, true) {
+			f(now)
+			close(done)
+		}
 	}); err != nil {
 		return err
 	}
+	var err error
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	case <-b.ended:
-		return ErrUnknown
+		err = ErrUnknown
 	}
+	if !taken.CompareAndSwap(false, true) {
+		<-done
+		return nil
+	}
+	return err
 }
 
 // stop ends the broker: nobody is served any more, and what was asked for and not answered
