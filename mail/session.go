@@ -286,8 +286,8 @@ type Settlement struct {
 // A Settled is the answer to a settlement.
 type Settled struct {
 	Code   proto.Code    // CodeOK, CodeStale, CodeBusy (out of order in its lane), CodeBadForm (no such delivery)
-	Lease  time.Duration // of Extend: what is left
 	Inline bool          // of Extend: the body of the mail is in its letter
+	Lease  time.Duration // of Extend: what is left
 }
 
 // Settle settles deliveries of a subscription and returns when the answers are durable. It
