@@ -224,6 +224,24 @@ func (t *Transport) closeDirect(c *conn) {
 			o.raw.Close()
 		}
 	}
+	t.closeHalfOpen(c)
+}
+
+// closeHalfOpen closes the direct connections to the peer of c, which is dead, that have had no
+// hello for a second: an outage may have cut it short, and while one is there the peer is not
+// dialed.
+func (t *Transport) closeHalfOpen(c *conn) {
+	t.mu.Lock()
+	var open []*conn
+	for _, o := range t.conns {
+		if o.peer == c.peer && o.direct() && !o.helloDone.Load() && t.cfg.Clock.Mono()-o.since >= minLate {
+			open = append(open, o)
+		}
+	}
+	t.mu.Unlock()
+	for _, o := range open {
+		o.raw.Close()
+	}
 }
 
 // sendFullPing sends a full PING and waits for its answer, on its own stream: a lost

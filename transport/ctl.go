@@ -70,6 +70,7 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			t.calm(c, phase)
 			switch p.next(now, c.lifeSign(), t.cfg.Timing.heartbeatEvery(c), c.slack()) {
 			case giveUp:
+				t.closeHalfOpen(c)
 				return errSilent
 			case sendPing:
 				c.meter.addPing(p.misses > 0 && !c.loaded())

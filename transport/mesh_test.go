@@ -382,6 +382,45 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// TestReconnectPastAHalfOpenConnection checks that a connection whose handshake an outage cut
+// short is not in the way of the next one: it ends with the one that both sides used.
+func TestReconnectPastAHalfOpenConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		m := makeSim(t, 2, transporttest.Link{Latency: 20 * ms})
+		defer m.close()
+		for _, n := range m.nodes {
+			n.knows = []int{}
+		}
+		m.startAll()
+		time.Sleep(5 * time.Second)
+		dial := func(n *simNode) {
+			n.setKnown(nil)
+			n.Want(m.nodes[1-n.id].Peer())
+		}
+		dial(m.nodes[1])
+		time.Sleep(45 * ms)
+		dial(m.nodes[0]) // it has heard nothing of the other one's connection yet
+		time.Sleep(37 * ms)
+		if !m.connected() {
+			t.Fatal("not connected")
+		}
+		m.Unplug(1) // the last packet that node 0 gets ends its own handshake
+		time.Sleep(5 * ms)
+		if half := m.nodes[0].HalfOpen(); half != 1 {
+			t.Fatalf("%d connections without a hello", half)
+		}
+		m.nodes[0].addTasks(10)
+		time.Sleep(5 * time.Second)
+		m.Heal()
+		m.nodes[0].Want(m.nodes[1].Peer())
+		if took := m.await(10*time.Second, "catch-up", func() bool { return m.nodes[0].left() == 0 }); took > 3*time.Second {
+			t.Errorf("recovered %v after the outage", took)
+		}
+		m.check(10)
+	})
+}
+
 // TestManyBehindOneAddress checks that all nodes behind one NAT connect: libp2p's
 // defaults refuse the ninth.
 func TestManyBehindOneAddress(t *testing.T) {
