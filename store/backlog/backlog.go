@@ -19,35 +19,25 @@ type Backlog struct {
 	scratch sync.Pool // of *[]byte, for encoding
 	batches sync.Pool // of *store.Batch, empty
 
-	endedSets
+	tidying sync.Mutex // one Tidy, Purge or Revise at a time
 
-	mu      sync.Mutex // guards everything below; held briefly, never during disk access
-	idle    sync.Cond  // an entry is no longer busy
-	waiters int        // goroutines waiting on idle
-	entries map[Key]*entry
-	groups  map[string]*group
-	order   []*group // the groups, in order of creation
-	lanes   map[string]*lane
-	expiry  heap[byExpiry]
-	picker  fair.Picker // of TakeAny
-	tenants
-	drift int64 // of the wall clock from the steadyClock when last followed
-	wake  chan struct{}
-	counters
-}
-
-// endedSets holds the ended entries.
-type endedSets struct {
-	tidying    sync.Mutex // one Tidy, Purge or Revise at a time
-	done, dead endedSet   // guarded by Backlog.mu
-}
-
-// counters counts the entries of a backlog.
-type counters struct {
-	arrivals uint64
-	totals   tally
-	reserved tally  // entries reserved and not yet on disk
-	starved  uint64 // times a low entry was taken because it had waited too long
+	mu         sync.Mutex // guards everything below; held briefly, never during disk access
+	idle       sync.Cond  // an entry is no longer busy
+	waiters    int        // goroutines waiting on idle
+	entries    map[Key]*entry
+	groups     map[string]*group
+	order      []*group // the groups, in order of creation
+	lanes      map[string]*lane
+	expiry     heap[byExpiry]
+	done, dead endedSet    // the ended entries
+	picker     fair.Picker // of TakeAny
+	tenants    tenants
+	drift      int64 // of the wall clock from the steadyClock when last followed
+	wake       chan struct{}
+	arrivals   uint64 // entries added
+	totals     tally
+	reserved   tally  // entries reserved and not yet on disk
+	starved    uint64 // times a low entry was taken because it had waited too long
 }
 
 // A group is a set of entries that are taken together: the tasks for a peer, or
@@ -106,7 +96,7 @@ func (b *Backlog) groupNamed(name string) *group {
 
 // admit assigns a new entry its group and lane. Its place is not set yet.
 func (b *Backlog) admit(e *entry, r *proto.Record) {
-	e.group, e.tenant = b.groupNamed(b.cfg.Group(e.key, r)), b.tenantOf(b.cfg.Tenant(e.key, r))
+	e.group, e.tenant = b.groupNamed(b.cfg.Group(e.key, r)), b.tenants.of(b.cfg.Tenant(e.key, r))
 	e.xpos = -1
 	b.arrivals++
 	e.arrival = b.arrivals

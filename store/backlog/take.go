@@ -28,7 +28,7 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 		if g.picker.Took(c, waits) {
 			b.starved++
 		}
-		dst = append(dst, b.take(b.nextOf(&g.ready[c], c, nil)))
+		dst = append(dst, b.take(b.tenants.nextOf(&g.ready[c], c, nil)))
 	}
 	return dst
 }
@@ -57,8 +57,8 @@ func (b *Backlog) takeAny(eligible, overShare func(name string) bool) (Item, boo
 		b.promoteDue(g)
 		asked := false
 		for c := range first {
-			e := b.nextOf(&g.ready[c], c, overShare)
-			if e == nil || first[c] != nil && !b.before(e, first[c], c) {
+			e := b.tenants.nextOf(&g.ready[c], c, overShare)
+			if e == nil || first[c] != nil && !b.tenants.before(e, first[c], c) {
 				continue
 			}
 			if !asked && eligible != nil && !eligible(g.name) {
@@ -103,7 +103,7 @@ func (b *Backlog) promoteDue(g *group) {
 
 func (b *Backlog) take(e *entry) Item {
 	b.dequeue(e)
-	b.noteTaken(e)
+	b.tenants.noteTaken(e)
 	e.place = taken
 	return e.item()
 }

@@ -19,7 +19,7 @@ type tenants struct {
 	virtualTime [fair.Classes]uint64 // the turn of the entry that was taken last
 }
 
-func (p *tenants) tenantOf(name string) *tenant {
+func (p *tenants) of(name string) *tenant {
 	t := p.byName[name]
 	if t == nil {
 		t = &tenant{name: name}
