@@ -27,7 +27,8 @@ type Core struct {
 	rumors          rumors
 	accusationLimit accusationLimit
 
-	census
+	alive, left  int           // members that are ALIVE or SUSPECT, and that left
+	full         bool          // an alarm has reported that the member table is full
 	suspects     []*member     // not yet declared dead
 	recovering   []*member     // alive again, but not yet eligible
 	syncs        syncs         // pending exchanges
@@ -36,13 +37,6 @@ type Core struct {
 	cachedDigest *digest       // nil: must be rebuilt
 	lastHeard    time.Duration // time of the last message from any node
 	isolated     bool          // as last reported
-}
-
-// census counts the members that are ALIVE or SUSPECT, and those that left. full: an
-// alarm has reported that the member table is full.
-type census struct {
-	alive, left int
-	full        bool
 }
 
 // own is this node's own state.
