@@ -16,7 +16,7 @@ func TestStatedBootNumbersAreBounded(t *testing.T) {
 		disk := map[string][]byte{}
 		keep(disk, f.home.SetQueue(func(s *proto.QueueState) { s.Concurrency = 9 }, f.now, "q"))
 		for range 100 {
-			for _, seen := range []uint64{maxBoot - 1, f.home.plausibleBoot()} {
+			for _, seen := range []uint64{maxBoot - 1, f.now.plausibleBoot()} {
 				f.now.Mono, f.now.Boot, f.now.Wall = f.now.Mono+time.Minute, f.now.Boot+time.Minute, f.now.Wall+60_000
 				keep(disk, f.home.Tick(f.now)) // grants it again
 				refused := &proto.Taken{Claim: claimOf(f.state()), Code: proto.CodeStale, SeenBoot: seen}
@@ -37,7 +37,7 @@ func TestStatedBootNumbersAreBounded(t *testing.T) {
 		_, out = h.Learn(given, now)
 		keep(disk, out)
 		last := Task{}
-		for i, boot := range []uint64{100, h.plausibleBoot(), h.plausibleBoot() + 1, maxBoot} {
+		for i, boot := range []uint64{100, now.plausibleBoot(), now.plausibleBoot() + 1, maxBoot} {
 			x := Task{ID: proto.TaskID{7, byte(i)}, Sent: otherPeer, Queue: "q", Kind: "k", NotAfter: now.Wall + time.Hour.Milliseconds()}
 			ts := &taskState{task: x, state: proto.Pending, gen: 2, epoch: proto.Seq{Boot: boot, Counter: 1}, owner: ownerPeer, released: true}
 			keep(disk, h.OnHandoff(otherPeer, &proto.Handoff{Lease: ts.record()}, x, now))

@@ -97,7 +97,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 		ts.lost = ts.lost || !ts.task.atMostOnce() // which starts only with a permit of its newest lease
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
-	ts.epoch = h.nextEpoch()
+	ts.epoch = h.epochs.next()
 	ts.owner, ts.token, ts.boot = p, h.cfg.token(), proto.BootID{}
 	if n := h.nodes[p]; n != nil {
 		ts.boot = n.BootID
@@ -112,13 +112,6 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 	h.event(EventGranted, ts, p, "")
 }
 
-// nextEpoch returns an epoch above all that this home granted and all that it received in
-// handoffs.
-func (h *Home) nextEpoch() proto.Seq {
-	h.counter++
-	return proto.Seq{Boot: h.boot, Counter: h.counter}
-}
-
 func (h *Home) sendGrant(ts *taskState) {
 	ts.mem.sentAt = h.now.Mono
 	g := &proto.Grant{
@@ -126,37 +119,4 @@ func (h *Home) sendGrant(ts *taskState) {
 		OnLostLease: ts.mem.queue.state.GetOnLostLease(), Attempt: ts.attempts + ts.abandons + 1, LeftMs: max(ts.task.NotAfter-h.now.Wall, 0),
 	}
 	h.out.send(ts.owner, proto.TypeGrant, g)
-}
-
-// computeWatermarks computes for each owner the highest epoch such that no grant up to it
-// will be sent to that owner again.
-func (h *Home) computeWatermarks() {
-	h.ownerWatermarks = map[proto.PeerID]proto.Seq{}
-	h.newestEpoch = proto.Seq{Boot: h.boot, Counter: h.counter}
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		ts := e.Value.(*taskState)
-		if !ts.leased() || ts.mem.acked {
-			continue
-		}
-		if low, ok := h.ownerWatermarks[ts.owner]; !ok || ts.epoch.Compare(low) <= 0 {
-			h.ownerWatermarks[ts.owner] = precedingEpoch(ts.epoch)
-		}
-	}
-}
-
-// watermarkFor returns the watermark of p computed last. It never decreases.
-func (h *Home) watermarkFor(p proto.PeerID) proto.Seq {
-	if low, ok := h.ownerWatermarks[p]; ok {
-		return low
-	}
-	return h.newestEpoch
-}
-
-// precedingEpoch returns an epoch below e that is not below any lower one with the same
-// boot number.
-func precedingEpoch(e proto.Seq) proto.Seq {
-	if e.Counter == 0 {
-		return proto.Seq{Boot: e.Boot - 1, Counter: 1<<64 - 1}
-	}
-	return proto.Seq{Boot: e.Boot, Counter: e.Counter - 1}
 }

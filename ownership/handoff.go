@@ -363,7 +363,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	case m.Lease != nil && !h.queues[t.Queue].known():
 		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
 		return h.endInput()
-	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > h.plausibleBoot():
+	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > now.plausibleBoot():
 		h.ignored(t.ID, from, proto.Seq{}, "it hands over what is not the state of this task")
 		return h.endInput()
 	default:
@@ -406,8 +406,8 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		delete(h.ended, t.ID)
 	}
 	ts := taskStateOf(t, proto.Clone(m.Lease))
-	if ts.epoch.Boot >= h.boot {
-		h.raiseBoot(ts.epoch.Boot)
+	if h.epochs.raise(ts.epoch.Boot) {
+		h.epochs.put(&h.out, h.self)
 	}
 	ts.mem.acked, ts.mem.leaseUntil = true, h.now.Mono+h.period(ts)
 	h.insert(ts)

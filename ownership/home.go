@@ -20,8 +20,7 @@ type Home struct {
 	self    proto.PeerID
 	now     Now
 	out     Output // of the current input
-	boot    uint64 // of the epochs of this start
-	counter uint64 // of the newest epoch
+	epochs  epochs
 	active  bool   // this node believes that it is neither suspect nor isolated
 	rescued uint64 // low tasks granted because they had waited too long
 
@@ -38,8 +37,8 @@ type Home struct {
 	homeIndex
 
 	scan           clockGuard
-	statusRequests []*taskState // whose owners get a Status at the end of this input
-	watermarks
+	statusRequests []*taskState  // whose owners get a Status at the end of this input
+	sweptAt        time.Duration // when forgetMoved ran last
 }
 
 // endings are the tasks that ended here and are still remembered.
@@ -54,13 +53,6 @@ type homeIndex struct {
 	usage     map[proto.PeerID]*homeUsage // by home
 }
 
-// watermarks tell owners which of their old leases they may forget.
-type watermarks struct {
-	ownerWatermarks map[proto.PeerID]proto.Seq
-	newestEpoch     proto.Seq     // for owners not in ownerWatermarks
-	sweptAt         time.Duration // when forgetMoved ran last
-}
-
 // A clockGuard compares the clocks of two scans.
 type clockGuard struct {
 	last Now
@@ -71,7 +63,7 @@ type clockGuard struct {
 // are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
-		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
+		cfg: cfg.withDefaults(), self: self, epochs: epochs{boot: boot}, active: true,
 		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
 		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
@@ -150,7 +142,7 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 			return nil, err
 		}
 		if string(m.Home) == string(h.self[:]) {
-			h.boot = max(h.boot, m.Boot+1)
+			h.epochs.raise(m.Boot)
 		}
 	}
 	return nil, nil
@@ -169,9 +161,7 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	ts := &taskState{task: t, state: proto.Pending, gen: 1}
 	if m != nil {
 		ts = taskStateOf(t, m)
-		if ts.epoch.Boot >= h.boot {
-			h.boot, h.counter = ts.epoch.Boot+1, 0 // the disk is older than its clock suggests
-		}
+		h.epochs.raise(ts.epoch.Boot) // the disk may be older than its clock suggests
 	}
 	ts.mem.acked = true // its owner is asked; the grant is not sent again
 	ts.mem.leaseUntil = now.Mono + h.period(ts)
@@ -185,7 +175,7 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 // ended too early. It comes after the last Restore.
 func (h *Home) Begin(now Now) Output {
 	o := h.beginInput(now)
-	o.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
+	h.epochs.put(o, h.self)
 	o.HandedOff, h.handedOff = h.handedOff, nil
 	h.scan = clockGuard{last: now, seen: true}
 	h.restoreLaneTails()
@@ -202,8 +192,6 @@ func (h *Home) Begin(now Now) Output {
 	h.sendStatusRequests(true)
 	return h.endInput()
 }
-
-func homeBootKey(p proto.PeerID) string { return string(rune(keyHomeBoot)) + string(p[:]) }
 
 // Add takes a task whose record is durable here. A known one is left unchanged.
 func (h *Home) Add(t Task, now Now) Output {

@@ -7,7 +7,7 @@ var rules = []mutant{
 	{name: "epoch not persisted", edits: []edit{
 		{"home.go", "NewHome", "return &Home{", "if MUTANT {\nboot = 1\n}\nreturn &Home{"},
 		{"home.go", "Load", "string(m.Home) == string(h.self[:])", "string(m.Home) == string(h.self[:]) && !MUTANT"},
-		{"home.go", "Restore", "ts.epoch.Boot >= h.boot", "ts.epoch.Boot >= h.boot && !MUTANT"},
+		{"home.go", "Restore", "h.epochs.raise(ts.epoch.Boot)", "if !MUTANT {\nh.epochs.raise(ts.epoch.Boot)\n}"},
 	}},
 	{name: "owner not compared", edits: []edit{{"taskstate.go", "matches", "ts.owner == from", "(MUTANT || ts.owner == from)"}}},
 	{name: "boot id not compared", edits: []edit{{"taskstate.go", "matches", "ts.boot == k.boot ||", "MUTANT || ts.boot == k.boot ||"}}},
@@ -19,7 +19,7 @@ var rules = []mutant{
 		r.Code, x.state, x.digest = proto.CodeOK, in.State, bytes.Clone(in.Digest)
 		h.out.Ends = append(h.out.Ends, End{Task: k.task, State: in.State, Digest: in.Digest, From: from, Epoch: k.epoch})
 	} else {`}}},
-	{name: "epoch reused", edits: []edit{{"grant.go", "grant", "ts.epoch = h.nextEpoch()", "if !MUTANT || ts.epoch == (proto.Seq{}) {\nts.epoch = h.nextEpoch()\n}"}}},
+	{name: "epoch reused", edits: []edit{{"grant.go", "grant", "ts.epoch = h.epochs.next()", "if !MUTANT || ts.epoch == (proto.Seq{}) {\nts.epoch = h.epochs.next()\n}"}}},
 	{name: "lane advanced early", edits: []edit{
 		{"home.go", "rescheduleHead", "h.reschedule(l.tasks[0])", "h.reschedule(l.tasks[0])\nif MUTANT && len(l.tasks) > 1 {\nh.reschedule(l.tasks[1])\n}"},
 		{"queue.go", "isNext", "l.tasks[0] == ts", "l.tasks[0] == ts || MUTANT && len(l.tasks) > 1 && l.tasks[1] == ts"},

@@ -108,8 +108,8 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 		return
 	}
 	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
-	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot <= h.plausibleBoot() {
-		h.raiseBoot(seen.Boot)
+	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot <= h.now.plausibleBoot() && h.epochs.raise(seen.Boot) {
+		h.epochs.put(&h.out, h.self)
 	}
 	h.event(EventDeclined, ts, from, t.Code.Name()+": "+t.Detail)
 	ts.recordGrantEnd("declined: "+t.Code.Name(), h.now.Wall)
@@ -125,7 +125,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	}
 	switch t.Code {
 	case proto.CodeStale:
-		if seen.Compare(k.epoch) < 0 || h.boot <= seen.Boot { // it knows a later home, which this one has lost, or sends what is impossible
+		if seen.Compare(k.epoch) < 0 || h.epochs.boot <= seen.Boot { // it knows a later home, which this one has lost, or sends what is impossible
 			wait = h.cfg.Lease
 		} else {
 			wait = h.cfg.Heartbeat // the next epoch is above the one it knows
@@ -138,29 +138,6 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 		h.backOff(from, ts.task.Kind, wait)
 	}
 	h.reschedule(ts)
-}
-
-// maxBoot is far above any boot number, which is about the time in seconds: a member must
-// not exhaust the numbers.
-const maxBoot = 1 << 40
-
-// plausibleBoot returns the highest boot number that is taken from another node. It is a
-// century ahead, so that a home whose clock is decades behind still grants above the epochs
-// of former homes. It does not depend on the boot number of this home, so that however
-// often that is raised it stays about as far below maxBoot as the clock.
-func (h *Home) plausibleBoot() uint64 {
-	const century = 100 * 365 * 24 * 3600
-	return uint64(max(h.now.Wall/1000, 0)) + century
-}
-
-// raiseBoot continues the epochs of this home above a boot number. The batch of this output
-// contains it.
-func (h *Home) raiseBoot(boot uint64) {
-	if h.boot > boot {
-		return
-	}
-	h.boot, h.counter = boot+1, 0
-	h.out.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
 }
 
 // OnStart takes a request to start tasks with mode at_most_once. A permit is durable before
@@ -227,7 +204,7 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 		reply.Rulings = append(reply.Rulings, r)
 	}
 	reply.LeaseMs = uint32(cmp.Or(period, h.cfg.Lease).Milliseconds())
-	s := h.watermarkFor(from)
+	s := h.epochs.watermark(from)
 	reply.SettledBoot, reply.SettledCounter = s.Boot, s.Counter
 	o.send(from, proto.TypeRenewed, reply)
 	return h.endInput()

@@ -38,7 +38,7 @@ func (h *Home) jumped() bool {
 func (h *Home) scanAll() {
 	skip := h.jumped()
 	h.scan = clockGuard{last: h.now, seen: true}
-	h.computeWatermarks()
+	h.epochs.settle(h.live)
 	if skip {
 		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped or the node was suspended: no lease is reclaimed in this round"})
 	}
