@@ -261,7 +261,7 @@ func TestGoodMessagesCount(t *testing.T) {
 	}
 	v := newVictim(t)
 	endTask(v)
-	if v.driver.home.ended[v.task] == nil {
+	if v.driver.home.ended.find(v.task) == nil {
 		t.Error("the result did not count")
 	}
 	v = newVictim(t)

@@ -261,7 +261,7 @@ func (v *victim) state() (all []string) {
 	for id, entry := range h.moved {
 		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], entry.record()))
 	}
-	for id, e := range h.ended {
+	for id, e := range h.ended.byID {
 		all = append(all, fmt.Sprintf("ended %x: %v", id[:2], *e.Value.(*endedTask)))
 	}
 	for name, q := range h.queues {

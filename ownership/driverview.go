@@ -235,8 +235,7 @@ func (d *Driver) FormerTask(ctx context.Context, id proto.TaskID) (p FormerTask,
 		if entry := d.home.moved[id]; entry != nil {
 			return &FormerTask{Peer: entry.home, Going: entry.lease != nil, Refused: entry.refused}
 		}
-		if e := d.home.ended[id]; e != nil {
-			x := e.Value.(*endedTask)
+		if x := d.home.ended.find(id); x != nil {
 			return &FormerTask{State: x.state, Peer: x.owner, Epoch: x.epoch}
 		}
 		return nil

@@ -102,7 +102,7 @@ func TestAHomeThatLostALeaseStopsNoRun(t *testing.T) {
 			if r.phase == proto.LeaseStarted {
 				f.exchange(h, f.succeed())
 			}
-			if e := h.ended[f.task.ID]; e == nil || e.Value.(*endedTask).state != proto.Success {
+			if e := h.ended.find(f.task.ID); e == nil || e.state != proto.Success {
 				t.Error("its result does not count")
 			}
 		})

@@ -401,10 +401,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		delete(h.moved, t.ID)
 		h.out.drop(taskKey(keyMoved, t.ID))
 	}
-	if e := h.ended[t.ID]; e != nil {
-		h.ends.Remove(e)
-		delete(h.ended, t.ID)
-	}
+	h.ended.remove(t.ID)
 	ts := taskStateOf(t, proto.Clone(m.Lease))
 	if h.epochs.raise(ts.epoch.Boot) {
 		h.epochs.put(&h.out, h.self)
@@ -437,7 +434,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 // wasHere reports whether this or a later generation of a task is or was here.
 func (h *Home) wasHere(id proto.TaskID, gen uint64) bool {
 	entry, ts := h.moved[id], h.tasks[id]
-	return entry != nil && entry.gen >= gen || h.ended[id] != nil || ts != nil && ts.gen >= gen
+	return entry != nil && entry.gen >= gen || h.ended.find(id) != nil || ts != nil && ts.gen >= gen
 }
 
 // hasSeen reports whether the task with this generation is here, moved on from here, or
@@ -449,7 +446,7 @@ func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
 	if entry := h.moved[id]; entry != nil {
 		return entry.gen > gen
 	}
-	return h.ended[id] != nil
+	return h.ended.find(id) != nil
 }
 
 // OnHandedOff notes what the new home has taken.

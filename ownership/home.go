@@ -33,18 +33,12 @@ type Home struct {
 	moved     map[proto.TaskID]*handoffEntry
 	handoffs  *list.List     // of *handoffEntry: handed over and not confirmed
 	handedOff []proto.TaskID // given to Restore though their new homes have confirmed them
-	endings
+	ended     endedTasks
 	homeIndex
 
 	scan           clockGuard
 	statusRequests []*taskState  // whose owners get a Status at the end of this input
 	sweptAt        time.Duration // when forgetMoved ran last
-}
-
-// endings are the tasks that ended here and are still remembered.
-type endings struct {
-	ended map[proto.TaskID]*list.Element
-	ends  *list.List // of *endedTask, oldest first
 }
 
 // A homeIndex records which queues belong to which home.
@@ -65,7 +59,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, epochs: epochs{boot: boot}, active: true,
 		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
-		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
+		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
 	}
 }
 
@@ -101,13 +95,7 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if !m.State.Terminal() {
 			return m, nil
 		}
-		e := &endedTask{
-			gen: m.Generation, state: m.State, epoch: proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter},
-			digest: m.Digest, notAfter: m.NotAfterMs, fromHandoff: m.Generation > 1,
-		}
-		copy(e.task[:], m.Task)
-		copy(e.owner[:], m.Owner)
-		h.remember(e)
+		h.ended.load(m)
 	case keyMoved:
 		m := new(proto.Moved)
 		if err := proto.Decode(val, m); err != nil {
@@ -155,7 +143,7 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	if entry := h.moved[t.ID]; entry != nil && entry.lease == nil {
 		h.handedOff = append(h.handedOff, t.ID)
 	}
-	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.tasks[t.ID] != nil {
+	if h.ended.find(t.ID) != nil || h.moved[t.ID] != nil || h.tasks[t.ID] != nil {
 		return
 	}
 	ts := &taskState{task: t, state: proto.Pending, gen: 1}
@@ -196,7 +184,7 @@ func (h *Home) Begin(now Now) Output {
 // Add takes a task whose record is durable here. A known one is left unchanged.
 func (h *Home) Add(t Task, now Now) Output {
 	h.beginInput(now)
-	if h.tasks[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
+	if h.tasks[t.ID] == nil && h.ended.find(t.ID) == nil && h.moved[t.ID] == nil {
 		ts := &taskState{task: t, state: proto.Pending, gen: 1}
 		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
@@ -320,7 +308,7 @@ func (h *Home) end(ts *taskState, e End) {
 	h.out.put(taskKey(keyLease, ts.task.ID), m)
 	h.out.Ends = append(h.out.Ends, e)
 	h.event(EventEnded, ts, e.From, strings.TrimSuffix(e.State.Name()+": "+e.Reason, ": "))
-	h.remember(&endedTask{
+	h.ended.add(&endedTask{
 		task: ts.task.ID, gen: ts.gen, state: e.State, epoch: ts.epoch, owner: ts.owner, digest: e.Digest,
 		notAfter: ts.task.NotAfter, fromHandoff: ts.gen > 1,
 	})
@@ -344,33 +332,6 @@ func (h *Home) end(ts *taskState, e End) {
 func blockKey(queue string, k laneKey) string {
 	sum := sha256.Sum256([]byte(queue + "\x00" + string(k.origin[:]) + k.key))
 	return string(rune(keyBlock)) + string(sum[:])
-}
-
-// remember keeps an ended task, so that a late result is answered and a late handoff cannot
-// revive it.
-func (h *Home) remember(e *endedTask) {
-	if old := h.ended[e.task]; old != nil {
-		h.ends.Remove(old)
-	}
-	h.ended[e.task] = h.ends.PushBack(e)
-}
-
-// forget drops ended tasks that no message can refer to. One that came by a handoff is kept
-// until no copy of that can exist.
-func (h *Home) forget() {
-	over := h.ends.Len() - h.cfg.KeepEnded
-	for e := h.ends.Front(); e != nil && over > -64 && !h.out.full(); {
-		x, next := e.Value.(*endedTask), e.Next()
-		dead := h.now.past(x.notAfter + h.cfg.Skew.Milliseconds())
-		if dead || over > 0 && !x.fromHandoff {
-			h.ends.Remove(e)
-			delete(h.ended, x.task)
-			h.out.drop(taskKey(keyLease, x.task))
-		}
-		over--
-		e = next
-	}
-	h.forgetMoved()
 }
 
 // Unblock unblocks the lanes of an ordering key, of any origin, at an operator's request.

@@ -50,7 +50,7 @@ var rules = []mutant{
 	ts.gen = entry.gen`}}},
 	{name: "generation not compared", edits: []edit{
 		{"owner.go", "regrant", "k.gen < r.gen", "k.gen < r.gen && !MUTANT"},
-		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended[id] != nil", "entry.gen >= gen && !MUTANT || h.ended[id] != nil && !MUTANT"},
+		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended.find(id) != nil", "entry.gen >= gen && !MUTANT || h.ended.find(id) != nil && !MUTANT"},
 	}},
 	{name: "seized without a higher generation", edits: []edit{{"handoff.go", "Seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
 	{name: "higher epoch started, not adopted", seeds: 500, edits: []edit{{"owner.go", "adopt", "r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false", `if MUTANT && r.mem.alive {

@@ -89,7 +89,7 @@ func TestAnOwnerThatLostAStart(t *testing.T) {
 			if granted != tt.again {
 				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
 			}
-			if e := f.home.ended[f.task.ID]; !tt.again && (e == nil || e.Value.(*endedTask).state != proto.DeadLetter) {
+			if e := f.home.ended.find(f.task.ID); !tt.again && (e == nil || e.state != proto.DeadLetter) {
 				t.Error("no operator has to decide")
 			}
 		})

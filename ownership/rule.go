@@ -54,8 +54,7 @@ func (h *Home) answerElsewhere(k claim, r *proto.Ruling) {
 		r.Code, r.Home, r.Generation = proto.CodeMoved, slices.Clone(entry.home[:]), entry.gen
 		return
 	}
-	if e := h.ended[k.task]; e != nil {
-		x := e.Value.(*endedTask)
+	if x := h.ended.find(k.task); x != nil {
 		r.Code, r.State, r.Generation = proto.CodeStale, x.state, x.gen
 		return
 	}
@@ -198,7 +197,7 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 				continue // otherwise it counts too, and the answer carries the generation
 			}
 		}
-		if h.endedBy(from, k) {
+		if ts == nil && h.ended.find(k.task).byResult(from, k) {
 			r.Code = proto.CodeDuplicate // the answer to its result is on its way
 		}
 		reply.Rulings = append(reply.Rulings, r)
@@ -208,16 +207,6 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 	reply.SettledBoot, reply.SettledCounter = s.Boot, s.Counter
 	o.send(from, proto.TypeRenewed, reply)
 	return h.endInput()
-}
-
-// endedBy reports whether a result of this very lease has ended its task.
-func (h *Home) endedBy(owner proto.PeerID, k claim) bool {
-	e := h.ended[k.task]
-	if h.tasks[k.task] != nil || e == nil {
-		return false
-	}
-	x := e.Value.(*endedTask)
-	return x.epoch == k.epoch && x.owner == owner && x.digest != nil
 }
 
 // A Result is a result for a task of this home, verified and opened.
@@ -244,9 +233,8 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	ts, r := h.authorize(from, k)
 	switch {
 	case ts == nil:
-		if e := h.ended[k.task]; e != nil && r.Code == proto.CodeStale {
-			x := e.Value.(*endedTask)
-			if h.endedBy(from, k) && x.state == in.State && bytes.Equal(x.digest, in.Digest) {
+		if x := h.ended.find(k.task); x != nil && r.Code == proto.CodeStale {
+			if x.byResult(from, k) && x.state == in.State && bytes.Equal(x.digest, in.Digest) {
 				r.Code = proto.CodeOK
 			} else {
 				h.orphan(from, k, in)

@@ -50,7 +50,8 @@ func (h *Home) scanAll() {
 			h.reschedule(ts) // other members may serve its kind now, or none any more
 		}
 	}
-	h.forget()
+	h.ended.forget(h.now, h.cfg, &h.out)
+	h.forgetMoved()
 	h.moveOut()
 }
 

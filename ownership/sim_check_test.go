@@ -660,7 +660,7 @@ func (w *checker) where(id proto.TaskID) (out string) {
 		if entry := x.home.moved[id]; entry != nil {
 			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(entry.home[0])-1, entry.gen, entry.lease != nil)
 		}
-		if e := x.home.ended[id]; e != nil {
+		if e := x.home.ended.find(id); e != nil {
 			out += fmt.Sprintf("[ended at %d] ", x.i)
 		}
 		if r := x.owner.runs[id]; r != nil {

@@ -335,7 +335,7 @@ func (s *sim) impostor() {
 		if !x.up || x.paused {
 			continue
 		}
-		if e := x.home.ends.Back(); e != nil && s.chance(4) { // another result for a task that has ended
+		if e := x.home.ended.order.Back(); e != nil && s.chance(4) { // another result for a task that has ended
 			old := e.Value.(*endedTask)
 			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: make([]byte, 16), LeaseToken: make([]byte, 16), EpochBoot: old.epoch.Boot, EpochCounter: old.epoch.Counter}
 			x.receive(old.owner, Send{Type: proto.TypeResult, Task: old.task, Body: out})

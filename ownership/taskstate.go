@@ -182,15 +182,3 @@ func taskStateOf(t Task, m *proto.Lease) *taskState {
 func (ts *taskState) dispatchTask() *dispatch.Task {
 	return &dispatch.Task{Kind: ts.task.Kind, Labels: ts.task.Options.GetRequire(), Prefer: ts.task.Options.GetPrefer()}
 }
-
-// An endedTask is what a home remembers of a task that has ended here.
-type endedTask struct {
-	task        proto.TaskID
-	gen         uint64
-	state       proto.TaskState
-	epoch       proto.Seq
-	owner       proto.PeerID
-	digest      []byte
-	notAfter    int64
-	fromHandoff bool // it came by a handoff, and late copies of that must still find it
-}
