@@ -120,7 +120,7 @@ func TestOwnLeasesAreNotCountedTwice(t *testing.T) {
 		home.SetNode(Node{Member: dispatch.Member{Peer: testPeer(0), Slots: 4}}) // it serves nothing itself
 		report := func(busy int) (counted int) {
 			home.SetNode(Node{Member: dispatch.Member{Peer: testPeer(1), Alive: true, Kinds: []string{"build"}, Slots: 4, Busy: busy}})
-			counted, err := call(t.Context(), home, func() int { return home.home.nodes[testPeer(1)].Busy })
+			counted, err := call(t.Context(), home, func() int { return home.home.members.byPeer[testPeer(1)].known.Busy })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -128,7 +128,7 @@ func releaseLease(v *victim) {
 // grantAgain grants the task to another node.
 func grantAgain(v *victim) {
 	d := v.driver
-	n := d.home.nodes[vOwner].Node
+	n := d.home.members.byPeer[vOwner].known
 	n.Alive = false
 	d.merge(d.home.SetNode(n, d.now()))
 	n.Peer, n.Alive = vOther, true

@@ -437,7 +437,7 @@ func (d *Driver) rebuildHome() error {
 	if err := d.loadHome(func(string, []byte) error { return nil }); err != nil {
 		return err
 	}
-	d.home.nodes, d.home.peers, d.home.active = old.nodes, old.peers, old.active
+	d.home.members, d.home.active = old.members, old.active
 	d.merge(d.home.Begin(d.now()))
 	d.publish()
 	return nil

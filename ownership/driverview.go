@@ -129,9 +129,7 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 		if q == nil {
 			return v
 		}
-		if q.membersStale {
-			d.home.rebuildMembers(q)
-		}
+		q.refreshMembers(&d.home.members)
 		for e := q.tasks.Front(); e != nil; e = e.Next() {
 			if e.Value.(*taskState).leased() {
 				v.Owned++
@@ -186,7 +184,7 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 		for _, m := range q.members {
 			if m.Alive && !m.Draining && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire()) {
 				v.Serving++
-				if n := d.home.nodes[m.Peer]; n != nil && (now.Mono < n.backoff[ts.task.Kind] || now.Mono < n.backoff[""]) {
+				if d.home.members.backedOff(m.Peer, ts.task.Kind, now.Mono) {
 					v.BackedOff++
 				}
 			}

@@ -28,12 +28,12 @@ const maxLooks = 64
 
 // grantSome grants tasks of q, shared among the classes, until no node has a free slot.
 func (h *Home) grantSome(q *queue) {
-	if !h.anyTakes(q) {
+	if !q.anyTakes(&h.members) {
 		return
 	}
 	var stuck [fair.Classes]int // shapes that were looked at for nothing
 	q.stuck.forget(maxLooks)
-	for h.anyTakes(q) && !h.out.full() { // the rest is granted with the next input
+	for q.anyTakes(&h.members) && !h.out.full() { // the rest is granted with the next input
 		var first [fair.Classes]*taskState
 		var waits [fair.Classes]bool
 		for class := range first {
@@ -57,7 +57,7 @@ func (h *Home) grantSome(q *queue) {
 		}
 		among := exceptLastOwner(h.candidates(q, ts), ts)
 		if len(among) == 0 {
-			q.stuck.add(shapeOf(ts), h.served(ts))
+			q.stuck.add(shapeOf(ts), ts.served(&h.members))
 			if stuck[class]++; stuck[class] == 2*maxLooks {
 				q.ready[class].took(ts) // next time others are first
 			}
@@ -98,10 +98,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
 	ts.epoch = h.epochs.next()
-	ts.owner, ts.token, ts.boot = p, h.cfg.token(), proto.BootID{}
-	if n := h.nodes[p]; n != nil {
-		ts.boot = n.BootID
-	}
+	ts.owner, ts.token, ts.boot = p, h.cfg.token(), h.members.bootID(p)
 	ts.state, ts.released = proto.Accepted, false
 	ts.mem.lapsed, ts.mem.acked, ts.mem.silentSince = false, false, 0
 	ts.mem.leaseUntil = h.now.Mono + h.period(ts)

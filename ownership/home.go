@@ -28,8 +28,7 @@ type Home struct {
 	live      *list.List // of *taskState, in the order in which they came
 	queues    map[string]*queue
 	order     []*queue // in the order in which they were added
-	nodes     map[proto.PeerID]*node
-	peers     []proto.PeerID // the keys of nodes, in the order in which they were added
+	members   members
 	moved     map[proto.TaskID]*handoffEntry
 	handoffs  *list.List     // of *handoffEntry: handed over and not confirmed
 	handedOff []proto.TaskID // given to Restore though their new homes have confirmed them
@@ -58,7 +57,7 @@ type clockGuard struct {
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, epochs: epochs{boot: boot}, active: true,
-		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
+		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, members: members{byPeer: map[proto.PeerID]*node{}},
 		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
 	}
 }

@@ -29,7 +29,7 @@ type queue struct {
 	delayed      delayHeap
 	lanes        map[laneKey]*lane
 	blockedLanes int
-	members      []*dispatch.Member // built from state and nodes
+	members      []*dispatch.Member // see refreshMembers
 	membersStale bool               // members must be rebuilt
 	announced    bool               // its home, another node, has confirmed it
 	handedOff    bool               // this node was its home before, since this start
@@ -139,22 +139,11 @@ func (h *Home) sharedLaneHeads(l *lane) (all []*taskState) {
 		}
 	}
 	for _, ts := range l.heads() {
-		if all = append(all, ts); h.untilDue(ts) == 0 && h.served(ts) {
+		if all = append(all, ts); h.untilDue(ts) == 0 && ts.served(&h.members) {
 			break
 		}
 	}
 	return all
-}
-
-// served reports whether a live member could run ts when it has a free slot.
-func (h *Home) served(ts *taskState) bool {
-	q := ts.mem.queue
-	if q.membersStale {
-		h.rebuildMembers(q)
-	}
-	return slices.ContainsFunc(q.members, func(m *dispatch.Member) bool {
-		return m.Alive && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire())
-	})
 }
 
 // queue returns the queue with this name, and adds it if needed.
@@ -342,60 +331,14 @@ func (h *Home) promoteDue(q *queue) {
 	}
 }
 
-// A Node is what this home knows about a node that could own tasks. It is a hint; the lease
-// decides.
-type Node struct {
-	dispatch.Member
-	BootID proto.BootID // zero: unknown; a grant is only for this start
-}
-
-type node struct {
-	Node
-	backoff map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
-}
-
-// SetNode updates what is known about a node.
-func (h *Home) SetNode(n Node, now Now) Output {
-	h.beginInput(now)
-	old := h.nodes[n.Peer]
-	if old == nil {
-		old = &node{backoff: map[string]time.Duration{}}
-		h.nodes[n.Peer] = old
-		h.peers = append(h.peers, n.Peer)
-	}
-	old.Node = n
-	for _, q := range h.order {
-		q.membersStale = true
-	}
-	return h.endInput()
-}
-
-// backOff stops granting tasks of a kind, or of all kinds, to a node for a while.
-func (h *Home) backOff(p proto.PeerID, kind string, d time.Duration) {
-	if n := h.nodes[p]; n != nil {
-		n.backoff[kind] = h.now.Mono + d
-	}
-}
-
-// anyTakes reports whether q has a member that may be granted a task of some kind.
-func (h *Home) anyTakes(q *queue) bool {
-	if q.membersStale {
-		h.rebuildMembers(q)
-	}
-	return q.usage.BelowLimit(q.limits) && dispatch.AnyTakes(q.members, q.usage, q.limits)
-}
-
 // candidates returns the members that may be granted ts. The node whose run of it failed
 // last is included only if there is no other.
 func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
-	if q.membersStale {
-		h.rebuildMembers(q)
-	}
+	q.refreshMembers(&h.members)
 	all := h.selfOnlyIfInactive(dispatch.Eligible(nil, ts.dispatchTask(), q.members, q.usage, q.limits))
 	kept := all[:0]
 	for _, d := range all {
-		n := h.nodes[d.Peer]
-		if h.now.Mono >= n.backoff[ts.task.Kind] && h.now.Mono >= n.backoff[""] {
+		if !h.members.backedOff(d.Peer, ts.task.Kind, h.now.Mono) {
 			kept = append(kept, d)
 		}
 	}
@@ -404,45 +347,6 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 		kept = slices.DeleteFunc(kept, isLast)
 	}
 	return dispatch.FreeFirst(kept)
-}
-
-// rebuildMembers combines the settings of the queue with the state of the nodes.
-func (h *Home) rebuildMembers(q *queue) {
-	before := q.members
-	q.membersStale, q.members = false, nil
-	defer func() {
-		if !slices.EqualFunc(before, q.members, dispatch.ServeAlike) {
-			q.stuck = stuckShapes{}
-		}
-	}()
-	add := func(p proto.PeerID, settings *proto.QueueMember) {
-		n := h.nodes[p]
-		if n == nil {
-			return
-		}
-		m := n.Member
-		if settings != nil {
-			m.Limit, m.Weight = int(settings.Concurrency), settings.Weight
-			m.Draining = m.Draining || settings.Draining
-			if settings.Priority > 0 {
-				m.Priority = settings.Priority
-			}
-		}
-		if !dispatch.HasAll(m.Labels, q.state.GetLabels()) {
-			return
-		}
-		q.members = append(q.members, &m)
-	}
-	for _, settings := range q.state.GetMembers() {
-		if p, err := proto.PeerIDFrom(settings.Peer); err == nil {
-			add(p, settings)
-		}
-	}
-	if len(q.state.GetMembers()) == 0 {
-		for _, p := range h.peers {
-			add(p, nil)
-		}
-	}
 }
 
 // set changes s, the state of q.

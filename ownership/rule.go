@@ -129,12 +129,12 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 		} else {
 			wait = h.cfg.Heartbeat // the next epoch is above the one it knows
 		}
-		h.backOff(from, ts.task.Kind, wait)
+		h.members.backOff(from, ts.task.Kind, h.now.Mono+wait)
 	case proto.CodeDraining:
-		h.backOff(from, "", wait)
+		h.members.backOff(from, "", h.now.Mono+wait)
 	default:
 		ts.mem.queue.usage.Stalled(from, ts.task.Kind, h.now.Mono)
-		h.backOff(from, ts.task.Kind, wait)
+		h.members.backOff(from, ts.task.Kind, h.now.Mono+wait)
 	}
 	h.reschedule(ts)
 }
@@ -280,7 +280,7 @@ func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, no
 	r := k.ruling(proto.CodeStale)
 	r.State, r.Generation = ts.state, ts.gen
 	o.send(from, proto.TypeCommitted, &proto.Committed{Rulings: []*proto.Ruling{r}})
-	h.backOff(from, "", h.cfg.MaxBackoff)
+	h.members.backOff(from, "", h.now.Mono+h.cfg.MaxBackoff)
 	h.handleReleased(ts, from, &proto.Released{Cause: proto.CauseCrashed, Reason: "its result is refused: " + cause})
 	return h.endInput()
 }
@@ -338,15 +338,15 @@ func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Release
 func (h *Home) backOffAfter(ts *taskState, from proto.PeerID, m *proto.Released) {
 	switch m.Cause {
 	case proto.CauseStopped:
-		h.backOff(from, ts.task.Kind, h.cfg.Heartbeat)
+		h.members.backOff(from, ts.task.Kind, h.now.Mono+h.cfg.Heartbeat)
 	case proto.CauseExpired: // its clock and ours differ a lot
 		ts.mem.dueAt = h.now.Mono + h.cfg.Lease
-		h.backOff(from, ts.task.Kind, h.cfg.Lease)
+		h.members.backOff(from, ts.task.Kind, h.now.Mono+h.cfg.Lease)
 	case proto.CauseFailed, proto.CauseTimeout, proto.CauseCrashed, proto.CauseParked:
 		ts.mem.lastFailed = from
 	default:
 		ts.mem.queue.usage.Stalled(from, ts.task.Kind, h.now.Mono)
-		h.backOff(from, ts.task.Kind, min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
+		h.members.backOff(from, ts.task.Kind, h.now.Mono+min(max(msec(m.RetryAfterMs), h.cfg.Heartbeat), h.cfg.MaxBackoff))
 	}
 }
 

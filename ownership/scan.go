@@ -137,7 +137,7 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 		h.end(ts, End{State: proto.DeadLetter, Reason: "abandoned too often: its nodes died, or lost it, each time"})
 		return
 	case !ts.mem.acked:
-		h.backOff(ts.owner, "", h.cfg.Scan) // it did not even answer
+		h.members.backOff(ts.owner, "", h.now.Mono+h.cfg.Scan) // it did not even answer
 	}
 	h.reschedule(ts)
 }
