@@ -176,9 +176,9 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 		}
 		now, q := d.now(), ts.mem.queue
 		v := &TaskView{
-			LeaseView: ts.view(now), Leased: ts.leased(), Paused: q.state.GetPaused(), AtHead: d.home.isNext(ts), Active: d.home.active,
+			LeaseView: ts.view(now), Leased: ts.leased(), Paused: q.state.GetPaused(), AtHead: ts.isNext(d.home.now, &d.home.members), Active: d.home.active,
 			Blocked: ts.mem.lane != nil && ts.mem.lane.blocked, Class: ts.task.Class,
-			Due: d.home.untilDue(ts), Reason: ts.reason, Grants: slices.Clone(ts.grants),
+			Due: ts.untilDue(d.home.now), Reason: ts.reason, Grants: slices.Clone(ts.grants),
 		}
 		v.Available = len(d.home.candidates(q, ts))
 		for _, m := range q.members {

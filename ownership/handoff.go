@@ -341,7 +341,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 		}
 		refused := h.takeBlock(from, m, b, t)
 		if refused != "" {
-			h.ignored(t.ID, from, proto.Seq{}, refused)
+			h.out.ignored(t.ID, from, proto.Seq{}, refused)
 		}
 		if refused != "" && m.Lease != nil && h.mayHandOff(from, t) { // without its lane the task would overtake others
 			o.send(from, proto.TypeHandedOff, refusedHandoff(m.Lease, proto.CodeBusy, refused))
@@ -361,10 +361,10 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of", TaskKind: t.Kind, Class: t.Class})
 		return h.endInput()
 	case m.Lease != nil && !h.queues[t.Queue].known():
-		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
+		h.out.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
 		return h.endInput()
 	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > now.plausibleBoot():
-		h.ignored(t.ID, from, proto.Seq{}, "it hands over what is not the state of this task")
+		h.out.ignored(t.ID, from, proto.Seq{}, "it hands over what is not the state of this task")
 		return h.endInput()
 	default:
 		if !h.admit(from, m, t) {
@@ -382,11 +382,11 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	gen := m.Lease.Generation
 	old := h.tasks[t.ID]
 	if h.wasHere(t.ID, gen) {
-		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
+		h.out.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
 	}
 	if b, err := proto.TaskIDFrom(m.Behind); err == nil && !h.hasSeen(b, m.BehindGeneration) {
-		h.ignored(t.ID, from, proto.Seq{}, "its predecessor in the lane has not arrived")
+		h.out.ignored(t.ID, from, proto.Seq{}, "its predecessor in the lane has not arrived")
 		return false // the tasks of a lane arrive in order
 	}
 	if old != nil { // only after a rollback of the disk is it still here
@@ -458,14 +458,14 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
 				q.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
 			} else {
-				h.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
+				h.out.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
 			}
 			continue
 		}
 		id, err := proto.TaskIDFrom(a.Task)
 		entry := h.moved[id]
 		if err != nil || entry == nil || entry.home != from || a.Generation < entry.gen || entry.lease == nil {
-			h.ignored(id, from, proto.Seq{}, "it confirms a task that was not handed to it, or confirmed it before")
+			h.out.ignored(id, from, proto.Seq{}, "it confirms a task that was not handed to it, or confirmed it before")
 			continue
 		}
 		entry.lease = nil
@@ -490,7 +490,7 @@ func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 	id, err := proto.TaskIDFrom(a.Task)
 	entry := h.moved[id]
 	if err != nil || entry == nil || entry.home != from || a.Generation != entry.gen || entry.lease == nil {
-		h.ignored(id, from, proto.Seq{}, "it refuses a task that is not in transit to it")
+		h.out.ignored(id, from, proto.Seq{}, "it refuses a task that is not in transit to it")
 		return
 	}
 	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)

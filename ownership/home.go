@@ -46,12 +46,6 @@ type homeIndex struct {
 	usage     map[proto.PeerID]*homeUsage // by home
 }
 
-// A clockGuard compares the clocks of two scans.
-type clockGuard struct {
-	last Now
-	seen bool
-}
-
 // NewHome returns the home of node self, whose boot number is boot. Epochs of earlier boots
 // are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
@@ -221,7 +215,7 @@ func (h *Home) remove(ts *taskState) {
 	h.live.Remove(ts.mem.live)
 	ts.mem.queue.tasks.Remove(ts.mem.inQueue)
 	ts.mem.queue.unready(ts)
-	h.updateUsage(ts, false)
+	ts.updateUsage(false, h.now.Mono)
 	if l := ts.mem.lane; l != nil {
 		l.remove(ts)
 		h.rescheduleHead(ts.mem.queue, l)
@@ -245,8 +239,8 @@ func (h *Home) reschedule(ts *taskState) {
 		return
 	}
 	for _, x := range slices.Clone(ts.mem.lane.heads()) {
-		waits := x.mem.recheckAt > h.now.Mono && h.untilDue(x) > 0
-		if x != ts && !waits && (x.mem.ready != nil) != h.isNext(x) {
+		waits := x.mem.recheckAt > h.now.Mono && x.untilDue(h.now) > 0
+		if x != ts && !waits && (x.mem.ready != nil) != x.isNext(h.now, &h.members) {
 			h.rescheduleOne(x)
 		}
 	}
@@ -256,37 +250,15 @@ func (h *Home) reschedule(ts *taskState) {
 // nowhere.
 func (h *Home) rescheduleOne(ts *taskState) {
 	q := ts.mem.queue
-	h.updateUsage(ts, ts.leased())
+	ts.updateUsage(ts.leased(), h.now.Mono)
 	switch {
-	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free(), !h.isNext(ts), !q.isHome(h.self):
+	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free(), !ts.isNext(h.now, &h.members), !q.isHome(h.self):
 		q.unready(ts)
-	case h.untilDue(ts) > 0:
+	case ts.untilDue(h.now) > 0:
 		q.unready(ts)
-		q.wait(ts, h.now.Mono+min(h.untilDue(ts), h.cfg.Lease)) // the wall clock may be wrong now: check again
+		q.wait(ts, h.now.Mono+min(ts.untilDue(h.now), h.cfg.Lease)) // the wall clock may be wrong now: check again
 	default:
 		q.makeReady(ts)
-	}
-}
-
-// untilDue returns how long ts must not be granted yet: by the monotonic clock after a
-// failed attempt, by the wall clock before the first one.
-func (h *Home) untilDue(ts *taskState) time.Duration {
-	d := ts.mem.dueAt - h.now.Mono
-	if ts.epoch == (proto.Seq{}) {
-		d = max(d, time.Duration(ts.task.NotBefore-h.now.Wall)*time.Millisecond)
-	}
-	return max(d, 0)
-}
-
-// updateUsage counts ts in the usage of its queue.
-func (h *Home) updateUsage(ts *taskState, owned bool) {
-	if owned != ts.mem.counted {
-		ts.mem.counted = owned
-		n := -1
-		if owned {
-			n = 1
-		}
-		ts.mem.queue.usage.Add(ts.owner, ts.task.Kind, n, h.now.Mono)
 	}
 }
 
@@ -421,7 +393,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.wasHome(entry.queue, from):
 		h.cancel(id, m.GetHard())
 	case ts != nil || entry != nil:
-		h.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")
+		h.out.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")
 	}
 	return h.endInput()
 }

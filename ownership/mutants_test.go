@@ -35,7 +35,7 @@ var rules = []mutant{
 		{"scan.go", "lapse", "ts.permitted()", "ts.permitted() && !MUTANT"},
 	}},
 	{name: "no full period after a restart", edits: []edit{{"home.go", "Restore", "h.insert(ts)", "if MUTANT {\nts.mem.leaseUntil = now.Mono\n}\nh.insert(ts)"}}},
-	{name: "clock jump not guarded", edits: []edit{{"scan.go", "jumped", "!h.scan.seen", "!h.scan.seen || MUTANT"}}},
+	{name: "clock jump not guarded", edits: []edit{{"scan.go", "jumped", "!g.seen", "!g.seen || MUTANT"}}},
 	{name: "old home acts after a handoff", edits: []edit{{"handoff.go", "moveTask", "ts.gen = entry.gen", `if MUTANT {
 		if h.moved[entry.task] != nil {
 			return

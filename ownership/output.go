@@ -220,6 +220,15 @@ func (o *Output) put(key string, m proto.Body) {
 	o.write(Write{Key: key, Val: val})
 }
 
+// ignored emits an event for a message that changes nothing.
+func (o *Output) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
+	o.Events = append(o.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
+}
+
+func (o *Output) orphan(from proto.PeerID, k claim, in Result) {
+	o.Orphans = append(o.Orphans, Orphan{Task: k.task, From: from, Epoch: k.epoch, State: in.State, Digest: in.Digest})
+}
+
 func (o *Output) drop(key string) { o.write(Write{Key: key}) }
 
 func (o *Output) write(w Write) {

@@ -99,11 +99,6 @@ func (o *Owner) event(kind EventKind, r *run, cause string) {
 	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause, Attempt: r.attempt})
 }
 
-// ignored emits an event for a message that changes nothing.
-func (o *Owner) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
-	o.out.Events = append(o.out.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
-}
-
 // Load takes a record of the Leases bucket that was found at start. It ignores records of
 // other kinds.
 func (o *Owner) Load(key string, val []byte) error {
@@ -251,13 +246,13 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 	r := o.runs[k.task]
 	switch {
 	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
-		o.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
+		o.out.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
 		o.decline(from, k, proto.CodeBusy, "it is for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
 		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch", Attempt: m.Attempt})
 		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
 	case r == nil && code != proto.CodeOK:
-		o.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
+		o.out.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
 		o.decline(from, k, code, "", proto.Seq{})
 	case o.declined[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
 		o.decline(from, k, proto.CodeBusy, "it was declined before", proto.Seq{})

@@ -115,7 +115,7 @@ func (l *lane) remove(ts *taskState) {
 }
 
 // isNext reports whether ts is next in its lane.
-func (h *Home) isNext(ts *taskState) bool {
+func (ts *taskState) isNext(now Now, all *members) bool {
 	l := ts.mem.lane
 	switch {
 	case l == nil:
@@ -123,27 +123,27 @@ func (h *Home) isNext(ts *taskState) bool {
 	case l.blocked || len(l.tasks) == 0:
 		return false
 	case ts.sharesLane():
-		return slices.Contains(h.sharedLaneHeads(l), ts)
+		return slices.Contains(l.sharedHeads(now, all), ts)
 	}
 	return l.tasks[0] == ts
 }
 
-// sharedLaneHeads returns the candidates of a shared lane, of which one is granted: a task
+// sharedHeads returns the candidates of a shared lane, of which one is granted: a task
 // that has begun, until it has ended, or else the heads up to the first that can run. A
 // head that has not begun and cannot run, because it is not due or no member serves it,
 // blocks only the tasks of its own origin.
-func (h *Home) sharedLaneHeads(l *lane) (all []*taskState) {
+func (l *lane) sharedHeads(now Now, all *members) (heads []*taskState) {
 	for _, ts := range l.heads() {
 		if ts.mayHaveStarted() {
 			return []*taskState{ts}
 		}
 	}
 	for _, ts := range l.heads() {
-		if all = append(all, ts); h.untilDue(ts) == 0 && ts.served(&h.members) {
+		if heads = append(heads, ts); ts.untilDue(now) == 0 && ts.served(all) {
 			break
 		}
 	}
-	return all
+	return heads
 }
 
 // queue returns the queue with this name, and adds it if needed.

@@ -139,7 +139,7 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 	open := o.openRenews[from]
 	at := slices.IndexFunc(open, func(r renewal) bool { return r.number == m.GetNumber() })
 	if at < 0 {
-		o.ignored(proto.TaskID{}, from, proto.Seq{}, "an answer to an unknown renewal, or a second one")
+		o.out.ignored(proto.TaskID{}, from, proto.Seq{}, "an answer to an unknown renewal, or a second one")
 		return *out
 	}
 	refused := map[string]bool{}

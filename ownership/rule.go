@@ -18,7 +18,7 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 	case ts == nil:
 		h.answerElsewhere(k, r)
 		if r.Code != proto.CodeMoved {
-			h.ignored(k.task, from, k.epoch, "the task is not here")
+			h.out.ignored(k.task, from, k.epoch, "the task is not here")
 		}
 	case !ts.matches(from, k):
 		r.Code, r.State, r.Generation = proto.CodeStale, ts.state, ts.gen
@@ -41,11 +41,6 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 		}
 	}
 	return ts, r
-}
-
-// ignored emits an event for a message that changes nothing.
-func (h *Home) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
-	h.out.Events = append(h.out.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
 }
 
 // answerElsewhere answers about a task that is not here.
@@ -103,7 +98,7 @@ func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	ts := h.tasks[k.task]
 	if ts == nil || ts.epoch != k.epoch || ts.owner != from || ts.token != k.token || ts.released || ts.permitted() || ts.mem.acked {
-		h.ignored(k.task, from, k.epoch, "there is no grant that it could decline")
+		h.out.ignored(k.task, from, k.epoch, "there is no grant that it could decline")
 		return
 	}
 	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
@@ -156,7 +151,7 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 		}
 		if r.Code == proto.CodeOK && !ts.task.atMostOnce() {
 			r.Code, r.State = proto.CodeBadForm, ts.state // with a permit it would never be reclaimed from a dead owner
-			h.ignored(k.task, from, k.epoch, "it needs no permit to start")
+			h.out.ignored(k.task, from, k.epoch, "it needs no permit to start")
 		}
 		if r.Code == proto.CodeOK {
 			h.touch(ts)
@@ -227,7 +222,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 	k, ok := claimFrom(in.Claim)
 	if !ok || !in.State.Terminal() {
 		r := k.ruling(proto.CodeBadForm)
-		h.ignored(k.task, from, k.epoch, "it is not a result")
+		h.out.ignored(k.task, from, k.epoch, "it is not a result")
 		return r, h.endInput()
 	}
 	ts, r := h.authorize(from, k)
@@ -237,7 +232,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 			if x.byResult(from, k) && x.state == in.State && bytes.Equal(x.digest, in.Digest) {
 				r.Code = proto.CodeOK
 			} else {
-				h.orphan(from, k, in)
+				h.out.orphan(from, k, in)
 			}
 		}
 	case r.Code == proto.CodeOK && in.Absent:
@@ -255,7 +250,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 		}
 		h.end(ts, End{State: in.State, Reason: in.Reason, Digest: digest, From: from, Epoch: k.epoch})
 	case r.Code == proto.CodeStale:
-		h.orphan(from, k, in)
+		h.out.orphan(from, k, in)
 	}
 	return r, h.endInput()
 }
@@ -263,17 +258,13 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 // EndedByResult is why a grant ended whose result counted.
 const EndedByResult = "result"
 
-func (h *Home) orphan(from proto.PeerID, k claim, in Result) {
-	h.out.Orphans = append(h.out.Orphans, Orphan{Task: k.task, From: from, Epoch: k.epoch, State: in.State, Digest: in.Digest})
-}
-
 // RefuseResult takes back the lease of an owner whose result is rejected for good, and
 // tells the owner: the task goes to another node.
 func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, now Now) Output {
 	o := h.beginInput(now)
 	ts := h.tasks[id]
 	if ts == nil || ts.owner != from || ts.free() || ts.released {
-		h.ignored(id, from, proto.Seq{}, "a rejected result from a node without a lease")
+		h.out.ignored(id, from, proto.Seq{}, "a rejected result from a node without a lease")
 		return h.endInput()
 	}
 	k := ts.claim()

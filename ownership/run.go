@@ -70,7 +70,7 @@ func (o *Owner) runForRuling(from proto.PeerID, m *proto.Ruling) *run {
 	r := o.runs[id]
 	if err != nil || r == nil || r.home != from || r.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
 		string(m.Token) != string(r.token[:]) || string(m.BootId) != string(r.boot[:]) {
-		o.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to another lease, or not from its home")
+		o.out.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to another lease, or not from its home")
 		return nil
 	}
 	r.gen = max(r.gen, generationOf(m))
@@ -95,7 +95,7 @@ func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 	case proto.CodeMoved:
 		p, err := proto.PeerIDFrom(m.Home)
 		if err != nil || m.Generation <= r.gen {
-			o.ignored(r.task, r.home, r.epoch, "not a later home")
+			o.out.ignored(r.task, r.home, r.epoch, "not a later home")
 		}
 		if err == nil {
 			o.followHome(r, p, m.Generation)
@@ -194,7 +194,7 @@ func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 		if r.phase == proto.LeaseReceived && r.mem.permitRequested {
 			o.start(r, false)
 		} else {
-			o.ignored(r.task, from, r.epoch, "a permit that was not requested, or a second one")
+			o.out.ignored(r.task, from, r.epoch, "a permit that was not requested, or a second one")
 		}
 	}
 	return *out
@@ -265,7 +265,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	case r == nil:
 		return *out
 	case r.phase != proto.LeaseFinished:
-		o.ignored(r.task, from, r.epoch, "an answer to a result that was not sent")
+		o.out.ignored(r.task, from, r.epoch, "an answer to a result that was not sent")
 		return *out
 	case o.handleRefusal(r, m):
 		return *out
@@ -283,7 +283,7 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 			continue
 		}
 		if r.phase != proto.LeaseReleased {
-			o.ignored(r.task, from, r.epoch, "an answer to a release that was not sent, or a second one")
+			o.out.ignored(r.task, from, r.epoch, "an answer to a release that was not sent, or a second one")
 			continue
 		}
 		if x.Code == proto.CodeMoved || x.Code == proto.CodeBusy {
@@ -304,7 +304,7 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 		return *out
 	}
 	if r.home != from {
-		o.ignored(id, from, r.epoch, "a cancel from a node that is not its home")
+		o.out.ignored(id, from, r.epoch, "a cancel from a node that is not its home")
 		return *out
 	}
 	switch {
@@ -346,11 +346,11 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 			m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 		case r.epoch != k.epoch || r.token != k.token:
-			o.ignored(k.task, from, k.epoch, "a question about another lease")
+			o.out.ignored(k.task, from, k.epoch, "a question about another lease")
 		default:
 			o.followHome(r, from, k.gen)
 			if r.home != from {
-				o.ignored(k.task, from, k.epoch, "a question from a node that is not its home")
+				o.out.ignored(k.task, from, k.epoch, "a question from a node that is not its home")
 				continue
 			}
 			switch r.phase {

@@ -22,21 +22,26 @@ func (h *Home) Tick(now Now) Output {
 	return h.endInput()
 }
 
-// jumped reports whether the clocks have drifted apart since the last scan, or this node
-// was suspended: messages from owners may not have been read yet.
-func (h *Home) jumped() bool {
-	last := h.scan.last
-	if !h.scan.seen {
+// A clockGuard compares the clocks of two scans.
+type clockGuard struct {
+	last Now
+	seen bool
+}
+
+// jumped reports whether the clocks have drifted apart since the last scan, or this node was
+// suspended: messages from owners may not have been read yet.
+func (g clockGuard) jumped(now Now, cfg Config) bool {
+	if !g.seen {
 		return false
 	}
-	mono, boot := h.now.Mono-last.Mono, h.now.Boot-last.Boot
-	wall := time.Duration(h.now.Wall-last.Wall) * time.Millisecond
-	return (wall-mono).Abs() > h.cfg.Jump || (boot-mono).Abs() > h.cfg.Jump || mono > h.cfg.Scan+h.cfg.Lease/2
+	mono, boot := now.Mono-g.last.Mono, now.Boot-g.last.Boot
+	wall := time.Duration(now.Wall-g.last.Wall) * time.Millisecond
+	return (wall-mono).Abs() > cfg.Jump || (boot-mono).Abs() > cfg.Jump || mono > cfg.Scan+cfg.Lease/2
 }
 
 // scanAll checks every live task.
 func (h *Home) scanAll() {
-	skip := h.jumped()
+	skip := h.scan.jumped(h.now, h.cfg)
 	h.scan = clockGuard{last: h.now, seen: true}
 	h.epochs.settle(h.live)
 	if skip {
@@ -65,7 +70,7 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 		switch {
 		case skip:
 		case ts.lost && late:
-			h.endOutlived(ts)
+			h.end(ts, ts.endOutlived())
 		case !ts.lost && h.now.past(ts.task.NotAfter):
 			h.end(ts, End{State: proto.Expired, Reason: "its time had passed before it could start; last: " + ts.reason})
 		}
@@ -86,7 +91,7 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 	switch {
 	case ts.state.Terminal():
 	case late && !skip:
-		h.endOutlived(ts)
+		h.end(ts, ts.endOutlived())
 	case ts.permitted():
 		h.checkSilent(ts)
 	case ts.cancel && !skip:
@@ -106,17 +111,16 @@ func lostCancelled() End {
 	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
 }
 
-// endOutlived ends a task whose owner will not report any more (I3).
-func (h *Home) endOutlived(ts *taskState) {
+// endOutlived returns the end of a task whose owner will not report any more (I3).
+func (ts *taskState) endOutlived() End {
 	if ts.task.atMostOnce() && ts.permitted() {
-		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
-		return
+		return End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"}
 	}
 	reason := "its time has passed, and its owner was lost"
 	if ts.reason != "" {
 		reason += "; last: " + ts.reason
 	}
-	h.end(ts, End{State: proto.Expired, Reason: reason})
+	return End{State: proto.Expired, Reason: reason}
 }
 
 // lapse takes a lease back. Nothing is written until another node is granted the task:

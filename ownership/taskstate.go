@@ -178,6 +178,28 @@ func taskStateOf(t Task, m *proto.Lease) *taskState {
 	return ts
 }
 
+// untilDue returns how long ts must not be granted yet: by the monotonic clock after a
+// failed attempt, by the wall clock before the first one.
+func (ts *taskState) untilDue(now Now) time.Duration {
+	d := ts.mem.dueAt - now.Mono
+	if ts.epoch == (proto.Seq{}) {
+		d = max(d, time.Duration(ts.task.NotBefore-now.Wall)*time.Millisecond)
+	}
+	return max(d, 0)
+}
+
+// updateUsage counts ts in the usage of its queue, at a time of Mono.
+func (ts *taskState) updateUsage(owned bool, at time.Duration) {
+	if owned != ts.mem.counted {
+		ts.mem.counted = owned
+		n := -1
+		if owned {
+			n = 1
+		}
+		ts.mem.queue.usage.Add(ts.owner, ts.task.Kind, n, at)
+	}
+}
+
 // dispatchTask returns the task as package dispatch needs it.
 func (ts *taskState) dispatchTask() *dispatch.Task {
 	return &dispatch.Task{Kind: ts.task.Kind, Labels: ts.task.Options.GetRequire(), Prefer: ts.task.Options.GetPrefer()}
