@@ -116,7 +116,7 @@ func newVictim(t *testing.T) *victim {
 	}
 	d := v.driver
 	d.merge(d.home.Begin(d.now()))
-	d.merge(d.owner.Begin(d.policy, d.now()))
+	d.merge(d.owner.Begin(d.records.policy, d.now()))
 	d.merge(d.home.SetQueue(func(*proto.QueueState) {}, d.now(), "q"))
 	d.merge(d.home.SetNode(Node{Member: dispatch.Member{Peer: vOwner, Alive: true, Kinds: []string{"k"}, Slots: 1}}, d.now()))
 	later := d.now().Wall + time.Hour.Milliseconds()

@@ -149,37 +149,10 @@ type Driver struct {
 	pending     pendingOutput
 	sender      proto.PeerID // of the current message; zero: none
 	homeInvalid bool         // the home has records that the store rejected; see rebuildHome
-	driverState
-}
-
-// driverState is further state of the goroutine that runs the driver.
-type driverState struct {
-	grants          map[proto.TaskID]receivedGrant  // accepted and not started
-	startWaiters    map[proto.TaskID]chan Start     // of tasks that hold a slot
-	policies        map[proto.TaskID]Policy         // of tasks that were started here; on disk
-	probes          map[proto.TaskID]probe          // for handlers to probe if the node dies; on disk
-	results         map[proto.TaskID]result         // of finished runs; on disk
-	receivedResults map[proto.TaskID]*proto.Outcome // results received in this step
-	selfSent        []selfMessage                   // messages of this node to itself
-	running         map[proto.TaskID]bool           // running handlers
-}
-
-// A result is stored in this many pieces.
-type result struct {
-	outcome *proto.Outcome
-	pieces  int
-}
-
-// A probe is the grant stored for a task whose handler is probed if the node dies, in this
-// many pieces.
-type probe struct {
-	grant  *proto.Grant
-	pieces int
-}
-
-type receivedGrant struct {
-	from proto.PeerID
-	msg  *proto.Grant
+	starts      starts
+	records     runRecords
+	received    map[proto.TaskID]*proto.Outcome // results received in this step
+	selfSent    []selfMessage                   // messages of this node to itself
 }
 
 type selfMessage struct {
@@ -219,10 +192,9 @@ func Open(s *store.Store, with Parts, cfg Settings) (*Driver, error) {
 	d := &Driver{
 		store: s, parts: with, cfg: cfg, home: NewHome(cfg.Self, cfg.Boot, cfg.Config), owner: NewOwner(cfg.Self, cfg.BootID, cfg.Config),
 		inputs: make(chan func(), maxInputs), done: make(chan struct{}),
-		driverState: driverState{
-			grants: map[proto.TaskID]receivedGrant{}, startWaiters: map[proto.TaskID]chan Start{}, policies: map[proto.TaskID]Policy{},
-			probes: map[proto.TaskID]probe{}, results: map[proto.TaskID]result{}, receivedResults: map[proto.TaskID]*proto.Outcome{}, running: map[proto.TaskID]bool{},
-		},
+		starts:   starts{map[proto.TaskID]receivedGrant{}, map[proto.TaskID]chan Start{}, map[proto.TaskID]bool{}},
+		records:  runRecords{map[proto.TaskID]Policy{}, map[proto.TaskID]probe{}, map[proto.TaskID]result{}},
+		received: map[proto.TaskID]*proto.Outcome{},
 	}
 	d.pending.reset()
 	if err := d.load(); err != nil {
@@ -245,12 +217,12 @@ func (d *Driver) Run(ctx context.Context) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	d.merge(d.home.Begin(d.now()))
-	d.merge(d.owner.Begin(d.policy, d.now()))
-	for id := range d.policies {
-		d.pruneTask(id)
+	d.merge(d.owner.Begin(d.records.policy, d.now()))
+	for id := range d.records.policies {
+		d.records.prune(&d.pending, id, d.owner.runs[id])
 	}
-	for id := range d.results {
-		d.pruneTask(id)
+	for id := range d.records.results {
+		d.records.prune(&d.pending, id, d.owner.runs[id])
 	}
 	for all := true; ; {
 		err := d.flush(ctx, all || d.homeInvalid)
@@ -306,16 +278,6 @@ func (d *Driver) drain() {
 	}
 }
 
-// policy returns the crash policy that the handler of a task had at its start. If that is
-// unknown, or the grant for a probe is missing, an operator decides.
-func (d *Driver) policy(id proto.TaskID) Policy {
-	p, ok := d.policies[id]
-	if !ok || p == PolicyProbe && d.probes[id].grant == nil {
-		return PolicyPark
-	}
-	return p
-}
-
 // enqueue queues an input. It returns false when the driver has stopped.
 func (d *Driver) enqueue(ctx context.Context, in func()) bool {
 	select {
@@ -364,38 +326,20 @@ func call[T any](ctx context.Context, d *Driver, f func() T) (T, error) {
 
 // load restores the state machines from disk.
 func (d *Driver) load() error {
-	parts, asks := map[proto.TaskID][][]byte{}, map[proto.TaskID][][]byte{}
+	pieces := map[string][][]byte{} // of results and probes, by prefix and task
 	err := d.loadHome(func(key string, val []byte) error {
 		switch {
 		case key[0] == keyPolicy && len(key) == 17 && len(val) == 1:
-			d.policies[proto.TaskID([]byte(key[1:]))] = Policy(val[0])
-		case key[0] == keyResult && len(key) == 18:
-			id := proto.TaskID([]byte(key[1:17]))
-			parts[id] = append(parts[id], val)
-		case key[0] == keyProbe && len(key) == 18:
-			id := proto.TaskID([]byte(key[1:17]))
-			asks[id] = append(asks[id], val)
+			d.records.policies[proto.TaskID([]byte(key[1:]))] = Policy(val[0])
+		case (key[0] == keyResult || key[0] == keyProbe) && len(key) == 18:
+			pieces[key[:17]] = append(pieces[key[:17]], val)
 		}
 		return d.owner.Load(key, val)
 	})
 	if err != nil {
 		return err
 	}
-	for id, pieces := range asks {
-		g := new(proto.Grant)
-		if err := proto.Decode(slices.Concat(pieces...), g); err != nil {
-			return fmt.Errorf("the grant of %s: %w", id, err)
-		}
-		d.probes[id] = probe{g, len(pieces)}
-	}
-	for id, pieces := range parts {
-		o := new(proto.Outcome)
-		if err := proto.Decode(slices.Concat(pieces...), o); err != nil {
-			return fmt.Errorf("the result of %s: %w", id, err)
-		}
-		d.results[id] = result{o, len(pieces)}
-	}
-	return nil
+	return d.records.join(pieces)
 }
 
 // loadHome restores the home from disk and calls also with each record.
@@ -443,54 +387,18 @@ func (d *Driver) rebuildHome() error {
 	return nil
 }
 
-// Keys of driverState in the Leases bucket.
-const (
-	keyPolicy = 'p' // + task id: what to do if the node dies while it runs
-	keyResult = 'r' // + task id, number: a piece of a result that its home has not answered
-	keyProbe  = 'g' // + task id, number: a piece of the grant of a task that is probed if the node dies
-)
-
-// maxPiece is the largest piece of a result in one record.
-const maxPiece = 48 << 10
-
-// keepResult stores the result of a task, encoded in b, in the batch of this step.
-func (d *Driver) keepResult(id proto.TaskID, o *proto.Outcome, b []byte) {
-	d.results[id] = result{o, d.pending.writePieces(keyResult, id, b)}
-}
-
-func (d *Driver) dropResult(id proto.TaskID) {
-	d.pending.dropPieces(keyResult, id, d.results[id].pieces)
-	d.pending.done[id] = d.results[id].outcome
-	delete(d.results, id)
-}
-
 // Results calls f with each outcome that its home has not answered yet. It must be called
 // before [Driver.Run].
 func (d *Driver) Results(f func(id proto.TaskID, o *proto.Outcome)) {
-	for id, x := range d.results {
+	for id, x := range d.records.results {
 		f(id, x.outcome)
 	}
-}
-
-// keepProbe stores the grant of a task, in the batch of its start.
-func (d *Driver) keepProbe(id proto.TaskID, g *proto.Grant) {
-	b, err := proto.Encode(nil, g)
-	if err != nil {
-		d.cfg.Logger.Warn("a grant could not be stored: its handler will not be probed if the node dies", "task", id.String(), "err", err)
-		return
-	}
-	d.probes[id] = probe{g, d.pending.writePieces(keyProbe, id, b)}
-}
-
-func (d *Driver) dropProbe(id proto.TaskID) {
-	d.pending.dropPieces(keyProbe, id, d.probes[id].pieces)
-	delete(d.probes, id)
 }
 
 // PendingProbes calls f with each task whose handler will be probed about an earlier start.
 // It must be called before [Driver.Run].
 func (d *Driver) PendingProbes(f func(proto.TaskID, *proto.Grant)) {
-	for id, p := range d.probes {
+	for id, p := range d.records.probes {
 		f(id, p.grant)
 	}
 }
@@ -531,9 +439,8 @@ func (d *Driver) WasHome(name string, p proto.PeerID) bool {
 
 // releaseAll releases the goroutines that would wait forever.
 func (d *Driver) releaseAll() {
-	for id, c := range d.startWaiters {
-		close(c)
-		delete(d.startWaiters, id)
+	for id := range d.starts.waiters {
+		d.starts.release(id)
 	}
 	for _, f := range d.pending.after {
 		f(ErrStopped)

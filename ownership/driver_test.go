@@ -391,7 +391,7 @@ func TestDriversHealAPartition(t *testing.T) {
 		w.mu.Unlock()
 		w.settled(6, 3*time.Minute)
 		time.Sleep(2 * time.Minute)
-		if n := len(w.nodes[2].driver.results); n != 0 {
+		if n := len(w.nodes[2].driver.records.results); n != 0 {
 			t.Errorf("%d results are still kept by the node that lost its leases", n)
 		}
 	})
@@ -514,7 +514,7 @@ func TestDriversProbeAfterACrash(t *testing.T) {
 		if kinds[true] == 0 || kinds[false] == 0 {
 			t.Errorf("done and not done: %v, want some of each", kinds)
 		}
-		for id := range n.driver.probes {
+		for id := range n.driver.records.probes {
 			t.Errorf("the grant of %s is still kept", id)
 		}
 	})

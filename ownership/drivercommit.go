@@ -33,25 +33,6 @@ func (p *pendingOutput) write(w Write) {
 	p.bytes += w.size()
 }
 
-// writePieces writes what is too large for one record, and returns the number of pieces.
-func (p *pendingOutput) writePieces(prefix byte, id proto.TaskID, b []byte) (pieces int) {
-	for piece := range slices.Chunk(b, maxPiece) {
-		p.write(Write{Key: pieceKey(prefix, id, pieces), Val: piece})
-		pieces++
-	}
-	return pieces
-}
-
-func (p *pendingOutput) dropPieces(prefix byte, id proto.TaskID, pieces int) {
-	for n := range pieces {
-		p.write(Write{Key: pieceKey(prefix, id, n)})
-	}
-}
-
-func pieceKey(prefix byte, id proto.TaskID, piece int) string {
-	return taskKey(prefix, id) + string([]byte{byte(piece)})
-}
-
 // merge adds the output of an input to this step. If the store would reject one of its
 // records, all of the output is dropped, the sender is reported, and merge returns false.
 // See [Driver.rebuildHome].
@@ -70,8 +51,8 @@ func (d *Driver) merge(o Output) bool {
 		p.write(w)
 	}
 	for _, s := range o.Starts {
-		if d.writePolicy(s.Task); s.Early {
-			d.start(s) // its record is written with the next commit, often with its end
+		if d.records.putPolicy(p, s.Task); s.Early {
+			d.starts.begin(s) // its record is written with the next commit, often with its end
 		} else {
 			p.out.Starts = append(p.out.Starts, s)
 		}
@@ -102,12 +83,6 @@ func (d *Driver) checkWrites(writes []Write) error {
 	return nil
 }
 
-// writePolicy stores, together with the start, what to do about a task if the node dies
-// while it runs.
-func (d *Driver) writePolicy(id proto.TaskID) {
-	d.pending.write(Write{Key: taskKey(keyPolicy, id), Val: []byte{byte(d.policies[id])}})
-}
-
 // flush commits the pending output and then performs it. Output without visible effects may
 // wait for the next commit, unless all is set: a node that dies in between has as good as
 // never received the input. After an error the state machines are ahead of the disk: the
@@ -120,7 +95,7 @@ func (d *Driver) flush(ctx context.Context, all bool) error {
 	p := d.pending
 	d.pending.reset()
 	err := d.commitWithFailpoints(&p, func() error {
-		defer clear(d.receivedResults)
+		defer clear(d.received)
 		return d.commit(ctx, &p)
 	}, func() { d.perform(&p) })
 	for _, f := range p.after {
@@ -134,22 +109,10 @@ func (d *Driver) flush(ctx context.Context, all bool) error {
 func (d *Driver) prune() {
 	for _, key := range d.pending.order {
 		if key[0] == keyOwner {
-			d.pruneTask(proto.TaskID([]byte(key[1:])))
+			id := proto.TaskID([]byte(key[1:]))
+			d.records.prune(&d.pending, id, d.owner.runs[id])
 		}
 	}
-}
-
-func (d *Driver) pruneTask(id proto.TaskID) {
-	x := d.owner.runs[id]
-	if _, ok := d.results[id]; ok && (x == nil || x.phase != proto.LeaseFinished) {
-		d.dropResult(id)
-	}
-	if _, ok := d.policies[id]; !ok || x != nil && (x.mem.alive || x.phase == proto.LeaseStarted || x.phase == proto.LeaseReceived) {
-		return
-	}
-	delete(d.policies, id)
-	d.pending.write(Write{Key: taskKey(keyPolicy, id)})
-	d.dropProbe(id)
 }
 
 // commit writes the pending output. Each end is written with the record of its task, and of
@@ -167,7 +130,7 @@ func (d *Driver) commit(ctx context.Context, p *pendingOutput) error {
 		for _, key := range keys {
 			mine[key] = true
 		}
-		o := d.receivedResults[e.Task]
+		o := d.received[e.Task]
 		steps = append(steps, func() error {
 			return d.parts.Custody.End(ctx, e, o, func(b *store.Batch) { p.into(b, keys...) })
 		})
@@ -228,7 +191,7 @@ func (d *Driver) perform(p *pendingOutput) {
 	results := map[proto.PeerID][]SealRequest{}
 	for _, s := range mergeGranted(p.out.Sends) {
 		if lease, ok := s.Body.(*proto.Outcome); ok && s.To != d.cfg.Self {
-			if o := d.fullOutcome(s.Task, lease); o != nil {
+			if o := d.records.outcome(s.Task, lease); o != nil {
 				results[s.To] = append(results[s.To], SealRequest{s.Task, o})
 			}
 			continue
@@ -246,12 +209,12 @@ func (d *Driver) perform(p *pendingOutput) {
 		}
 	}
 	for _, id := range p.out.Waits {
-		if g, ok := d.grants[id]; ok {
+		if g, ok := d.starts.grants[id]; ok {
 			d.parts.Runner.Wait(g.from, g.msg)
 		}
 	}
 	for _, s := range p.out.Starts {
-		d.start(s)
+		d.starts.begin(s)
 	}
 	for _, s := range p.out.Stops {
 		d.parts.Runner.Stop(s.Task, s.Cancel, s.Hard)
@@ -272,18 +235,8 @@ func (d *Driver) perform(p *pendingOutput) {
 	}
 	for _, id := range p.out.Probes {
 		if x := d.owner.runs[id]; x != nil {
-			d.parts.Prober.Probe(x.grantedBy, d.probes[id].grant)
+			d.parts.Prober.Probe(x.grantedBy, d.records.probes[id].grant)
 		}
-	}
-}
-
-// start lets the goroutine that has a slot for a task call its handler.
-func (d *Driver) start(s Start) {
-	if c := d.startWaiters[s.Task]; c != nil {
-		d.running[s.Task] = true
-		c <- s
-		delete(d.startWaiters, s.Task)
-		delete(d.grants, s.Task)
 	}
 }
 
@@ -302,20 +255,13 @@ func (d *Driver) reportHandedOff(ids []proto.TaskID) {
 
 // releaseWaiters releases goroutines that wait for tasks that will not start here.
 func (d *Driver) releaseWaiters() {
-	for id := range d.grants {
+	for id := range d.starts.grants {
 		if x := d.owner.runs[id]; x != nil && x.phase == proto.LeaseReceived {
 			continue
 		}
-		delete(d.grants, id)
-		d.releaseWaiter(id)
+		delete(d.starts.grants, id)
+		d.starts.release(id)
 		d.parts.Runner.Stop(id, false, false)
-	}
-}
-
-func (d *Driver) releaseWaiter(id proto.TaskID) {
-	if c := d.startWaiters[id]; c != nil {
-		close(c)
-		delete(d.startWaiters, id)
 	}
 }
 
@@ -374,16 +320,6 @@ func (d *Driver) sendHandoffWithBody(to proto.PeerID, m *proto.Handoff) {
 	d.parts.Bodies.SendBodyFirst(to, proto.TypeHandoff, id, now.GetTask().GetEnvelope(), func() { d.parts.Network.Post(to, proto.TypeHandoff, now) })
 }
 
-// fullOutcome returns the outcome of a finished run, with the fields of lease.
-func (d *Driver) fullOutcome(id proto.TaskID, lease *proto.Outcome) *proto.Outcome {
-	o := d.results[id].outcome
-	if o == nil {
-		return nil
-	}
-	o.BootId, o.LeaseToken, o.EpochBoot, o.EpochCounter = lease.BootId, lease.LeaseToken, lease.EpochBoot, lease.EpochCounter
-	return o
-}
-
 // sendResults sends results, which are signed together.
 func (d *Driver) sendResults(home proto.PeerID, all []SealRequest) {
 	sealed, err := d.parts.Sealer.Seal(home, all)
@@ -420,7 +356,7 @@ func (d *Driver) handleSelfSent() {
 	d.selfSent = nil
 	for _, m := range messages {
 		if o, ok := m.body.(*proto.Outcome); ok {
-			if o = d.fullOutcome(m.task, o); o != nil {
+			if o = d.records.outcome(m.task, o); o != nil {
 				d.handleResult(d.cfg.Self, Unsealed{Task: m.task, Outcome: o})
 			}
 			continue

@@ -189,8 +189,8 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code) {
 	o := d.owner.OnGrant(from, m, code, d.now())
 	for _, id := range o.Waits {
-		d.releaseWaiter(id) // of an earlier lease, which ended in this step
-		d.grants[id] = receivedGrant{from, m}
+		d.starts.release(id) // of an earlier lease, which ended in this step
+		d.starts.grants[id] = receivedGrant{from, m}
 	}
 	d.merge(o)
 }
@@ -210,7 +210,7 @@ func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 		return
 	}
 	if len(out.Ends) > 0 {
-		d.receivedResults[u.Task] = u.Outcome
+		d.received[u.Task] = u.Outcome
 	}
 	d.pending.rulings[from] = append(d.pending.rulings[from], ruling)
 }
@@ -253,13 +253,15 @@ func (d *Driver) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, b
 	start := make(chan Start, 1)
 	in := func() {
 		x := d.owner.runs[id]
-		if x == nil || x.phase != proto.LeaseReceived || d.startWaiters[id] != nil {
+		if x == nil || x.phase != proto.LeaseReceived || d.starts.waiters[id] != nil {
 			close(start)
 			return
 		}
-		d.startWaiters[id], d.policies[id] = start, p
+		d.starts.waiters[id], d.records.policies[id] = start, p
 		if p == PolicyProbe {
-			d.keepProbe(id, d.grants[id].msg)
+			if err := d.records.keepProbe(&d.pending, id, d.starts.grants[id].msg); err != nil {
+				d.cfg.Logger.Warn("a grant could not be stored: its handler will not be probed if the node dies", "task", id.String(), "err", err)
+			}
 		}
 		d.merge(d.owner.Ready(id, p == PolicyRetry, d.now()))
 	}
@@ -281,10 +283,10 @@ func (d *Driver) Finish(ctx context.Context, id proto.TaskID, o *proto.Outcome) 
 		return fmt.Errorf("result of %s: %w", id, err)
 	}
 	return d.do(ctx, func() {
-		delete(d.running, id)
+		delete(d.starts.running, id)
 		kept, out := d.owner.Finish(id, o.GetState(), o.GetBodyDigest(), d.now())
 		if kept {
-			d.keepResult(id, o, b)
+			d.records.keepResult(&d.pending, id, o, b)
 		} else {
 			d.pending.done[id] = o
 		}
@@ -305,7 +307,7 @@ func (d *Driver) Probed(ctx context.Context, id proto.TaskID, done, unknown bool
 		}
 		d.merge(d.owner.Probed(id, done, unknown, o.GetBodyDigest(), d.now()))
 		if done && !unknown {
-			d.keepResult(id, o, b)
+			d.records.keepResult(&d.pending, id, o, b)
 		}
 	})
 }
@@ -313,7 +315,7 @@ func (d *Driver) Probed(ctx context.Context, id proto.TaskID, done, unknown bool
 // Fail takes the end of a run without a result, and returns once it is durable.
 func (d *Driver) Fail(ctx context.Context, id proto.TaskID, why *proto.Released) error {
 	return d.do(ctx, func() {
-		delete(d.running, id)
+		delete(d.starts.running, id)
 		d.merge(d.owner.Fail(id, why, d.now()))
 	})
 }

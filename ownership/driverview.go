@@ -201,7 +201,7 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 // leases that their homes have not answered.
 func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err error) {
 	n, err := call(ctx, d, func() (n struct{ running, unanswered int }) {
-		n.running = len(d.running)
+		n.running = len(d.starts.running)
 		for e := d.owner.live.Front(); e != nil; e = e.Next() {
 			switch x := e.Value.(*run); x.phase {
 			case proto.LeaseReleased:
