@@ -38,7 +38,7 @@ func withSettings(n int) func(*proto.QueueState) {
 
 // usageOf returns the number of known queues of a home, and the bytes of their states.
 func usageOf(h *Home, home proto.PeerID) (names, size int) {
-	for _, q := range h.queues {
+	for _, q := range h.titles.byName {
 		if string(q.state.GetHome()) == string(home[:]) {
 			names, size = names+1, size+proto.Size(q.state)
 		}
@@ -76,8 +76,8 @@ func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 			if h.Learn(queueStateWith("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
 				t.Error("it uses the room of another member")
 			}
-			a, n, rest := h.usage[otherPeer], 0, 0
-			for _, q := range h.queues {
+			a, n, rest := h.titles.usage[otherPeer], 0, 0
+			for _, q := range h.titles.byName {
 				if q.chargedTo == otherPeer {
 					n, rest = n+1, rest+max(proto.Size(q.state)-freeStateBytes, 0)
 				}
@@ -133,7 +133,7 @@ func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 			t.Fatalf("generation %d is not accepted: %v", g, out.Events)
 		}
 	}
-	if n, size := len(h.queues["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeStateBytes+1500 {
+	if n, size := len(h.titles.byName["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeStateBytes+1500 {
 		t.Errorf("%d deeds are kept, the state has %d bytes", n, size)
 	}
 }
@@ -171,7 +171,7 @@ func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		s := h.Queue("q")
-		if home, gen := h.HomeOf("q"); home != homePeer || gen != 2 || len(s.Root) != 0 || h.queues["q"].root != rootBy("q", peerOf(0)) {
+		if home, gen := h.HomeOf("q"); home != homePeer || gen != 2 || len(s.Root) != 0 || h.titles.byName["q"].root != rootBy("q", peerOf(0)) {
 			t.Errorf("%s: seized, generation %d of %s", name, gen, home.Short())
 		}
 		third := NewHome(ownerPeer, 1, Config{}) // did not learn of the revocation

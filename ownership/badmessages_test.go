@@ -264,10 +264,12 @@ func (v *victim) state() (all []string) {
 	for id, e := range h.ended.byID {
 		all = append(all, fmt.Sprintf("ended %x: %v", id[:2], *e.Value.(*endedTask)))
 	}
-	for name, q := range h.queues {
+	for name, q := range h.titles.byName {
 		if q.state != nil {
 			all = append(all, fmt.Sprintf("queue %s: %v", name, q.state))
 		}
+	}
+	for name, q := range h.queues {
 		for key, l := range q.lanes {
 			all = append(all, fmt.Sprintf("lane %s %v: %v", name, key, l.blocked))
 		}

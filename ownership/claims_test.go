@@ -219,7 +219,7 @@ func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}})
 			news, _ := h.Learn(&proto.QueueState{Name: "q", Home: next[:], Generation: tt.generation, Deeds: tt.deeds}, Now{})
-			if news != tt.want || h.queues["q"].known() != tt.want {
+			if news != tt.want || h.titles.byName["q"].known() != tt.want {
 				t.Errorf("it is taken for the home: %v, want %v", news, tt.want)
 			}
 			if tt.want {
@@ -276,11 +276,11 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 		}
 	}
 	member := NewHome(peerOf(6), 1, Config{Deeds: simDeeds{s.nodes[6]}})
-	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); err == nil || len(member.queues) != 0 {
-		t.Errorf("a member makes a queue alone: %v; %d queues are left", err, len(member.queues))
+	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); err == nil || len(member.titles.byName) != 0 {
+		t.Errorf("a member makes a queue alone: %v; %d queues are left", err, len(member.titles.byName))
 	}
-	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, first, Now{}); err == nil || len(member.queues) != 0 {
-		t.Errorf("by the deed of another: %v; %d queues are left", err, len(member.queues))
+	if _, err := member.CreateQueue("q", func(*proto.QueueState) {}, first, Now{}); err == nil || len(member.titles.byName) != 0 {
+		t.Errorf("by the deed of another: %v; %d queues are left", err, len(member.titles.byName))
 	}
 }
 
@@ -299,7 +299,7 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 		_, err := at.HandOff("q", to.self, Now{})
 		if errors.Is(err, errTooManyMoves) {
 			refused++
-			q := at.queue("q")
+			q := at.titles.byName["q"]
 			admin := NewHome(peerOf(0), 1, Config{Deeds: simDeeds{s.nodes[0]}})
 			admin.Learn(at.Queue("q"), Now{})
 			signed, cerr := admin.Confirm("q", q.state.Generation, at.self)

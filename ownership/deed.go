@@ -46,30 +46,30 @@ type proof struct {
 }
 
 // signDeed signs d for the home and generation of s, and adds it to s.
-func (h *Home) signDeed(s *proto.QueueState, root Root, d Deed) error {
+func (ti *titles) signDeed(s *proto.QueueState, root Root, d Deed) error {
 	d.Queue, d.Generation, d.Root = s.Name, s.Generation, root
 	copy(d.To[:], s.Home)
 	if d.Generation > proto.MaxGeneration {
 		return fmt.Errorf("the home of %s has changed too often: it cannot change again", proto.TitleText(s.Name))
 	}
-	signed, err := h.cfg.Deeds.Sign(d)
+	signed, err := ti.cfg.Deeds.Sign(d)
 	if err != nil {
 		return err
 	}
-	return h.addDeed(s, signed)
+	return ti.addDeed(s, signed)
 }
 
 // addDeed adds a deed to a state, and drops the oldest ones that do not prove its home.
-func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
-	all := h.proofs(s.Deeds)
-	d, err := h.cfg.Deeds.ReadVerified(signed)
+func (ti *titles) addDeed(s *proto.QueueState, signed *proto.Signed) error {
+	all := ti.proofs(s.Deeds)
+	d, err := ti.cfg.Deeds.ReadVerified(signed)
 	if err != nil || containsDeed(all, signed) {
 		return err
 	}
-	space := h.deedSpace(s)
+	space := ti.deedSpace(s)
 	kept, ok := trim(inOrder(append(all, proof{d, signed})), homeRecord{s.Generation, proto.PeerID(s.Home), d.Root}, space)
 	if !ok {
-		return h.errFull(s)
+		return ti.errFull(s)
 	}
 	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(kept), nil, 0, 0
 	return nil
@@ -77,8 +77,8 @@ func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 
 // deedSpace returns how many bytes of deeds fit into a state; other nodes reject a larger
 // state. It is negative when not even the rest of the state fits.
-func (h *Home) deedSpace(s *proto.QueueState) int {
-	space, ok := h.allowance(s.Name, proto.PeerID(s.Home))
+func (ti *titles) deedSpace(s *proto.QueueState) int {
+	space, ok := ti.allowance(s.Name, proto.PeerID(s.Home))
 	if !ok {
 		return -1
 	}
@@ -96,10 +96,10 @@ const deedFrame = 8 // number and length of the field
 
 // trimToFit drops the oldest deeds of a state that is too large, but keeps those that prove
 // it. It reports whether the state fits then.
-func (h *Home) trimToFit(s *proto.QueueState) bool {
-	all := h.proofs(s.Deeds)
-	root := h.rootOf(s, &queue{})
-	kept, ok := trim(all, homeRecord{s.Generation, proto.PeerID(s.Home), root}, h.deedSpace(s))
+func (ti *titles) trimToFit(s *proto.QueueState) bool {
+	all := ti.proofs(s.Deeds)
+	root := ti.rootOf(s, &title{})
+	kept, ok := trim(all, homeRecord{s.Generation, proto.PeerID(s.Home), root}, ti.deedSpace(s))
 	s.Deeds = signedOf(kept)
 	return ok
 }
@@ -108,9 +108,9 @@ func (h *Home) trimToFit(s *proto.QueueState) bool {
 var errTooManyMoves = errors.New("the home has changed too often since an admin last signed: an admin that is connected confirms the home, and then it can change again")
 
 // proofs reads deeds that were verified before.
-func (h *Home) proofs(signed []*proto.Signed) (all []proof) {
+func (ti *titles) proofs(signed []*proto.Signed) (all []proof) {
 	for _, x := range signed {
-		if d, err := h.cfg.Deeds.ReadVerified(x); err == nil {
+		if d, err := ti.cfg.Deeds.ReadVerified(x); err == nil {
 			all = append(all, proof{d, x})
 		}
 	}
@@ -125,13 +125,13 @@ func inOrder(all []proof) []proof {
 }
 
 // verifiedProofs returns the valid deeds of a state, and known, which were verified before.
-func (h *Home) verifiedProofs(s *proto.QueueState, known []proof) []proof {
+func (ti *titles) verifiedProofs(s *proto.QueueState, known []proof) []proof {
 	all := slices.Clone(known)
 	for _, x := range s.GetDeeds() {
 		if containsDeed(known, x) {
 			continue
 		}
-		if d, err := h.cfg.Deeds.Verify(x); err == nil && d.Queue == s.Name {
+		if d, err := ti.cfg.Deeds.Verify(x); err == nil && d.Queue == s.Name {
 			all = append(all, proof{d, x})
 		}
 	}
@@ -146,8 +146,8 @@ func containsDeed(known []proof, x *proto.Signed) bool {
 	})
 }
 
-// hasDeed reports whether x is a deed of q that was verified before.
-func (q *queue) hasDeed(x *proto.Signed) bool { return containsDeed(q.deeds, x) }
+// hasDeed reports whether x is a deed of t that was verified before.
+func (t *title) hasDeed(x *proto.Signed) bool { return containsDeed(t.deeds, x) }
 
 // A homeRecord states that a node is, or was, the home of a queue from a generation on, by
 // deeds of a root.
@@ -283,19 +283,19 @@ func partsOf(deeds []proof, at homeRecord) (part []int) {
 	return part
 }
 
-// sinceAdmin returns the deeds of q that follow the last one by an admin, the newest first.
-func (q *queue) sinceAdmin() (handed []proof) {
-	at, all := q.record(), ancestry{}.add(q.deeds)
-	for i, ok := at.proofIn(q.deeds, all); ok && !q.deeds[i].Admin && len(handed) < len(q.deeds); i, ok = at.proofIn(q.deeds, all) {
-		d := q.deeds[i]
+// sinceAdmin returns the deeds of t that follow the last one by an admin, the newest first.
+func (t *title) sinceAdmin() (handed []proof) {
+	at, all := t.record(), ancestry{}.add(t.deeds)
+	for i, ok := at.proofIn(t.deeds, all); ok && !t.deeds[i].Admin && len(handed) < len(t.deeds); i, ok = at.proofIn(t.deeds, all) {
+		d := t.deeds[i]
 		handed, at = append(handed, d), homeRecord{d.Generation - 1, d.From, at.root}
 	}
 	return handed
 }
 
-// record returns the home of q, which is known.
-func (q *queue) record() homeRecord {
-	return homeRecord{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
+// record returns the home of t, which is known.
+func (t *title) record() homeRecord {
+	return homeRecord{t.state.GetGeneration(), proto.PeerID(t.state.GetHome()), t.root}
 }
 
 // An assessment is what the deeds prove about a queue state.
@@ -305,12 +305,12 @@ type assessment struct {
 	valid bool    // they prove the home, or it is the known one
 }
 
-// assess checks what m states about q: an admin created or seized the queue or confirmed
+// assess checks what m states about t: an admin created or seized the queue or confirmed
 // its home, or its homes handed it on one to the next.
-func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
+func (ti *titles) assess(t *title, m *proto.QueueState) (x assessment) {
 	homes := map[homeRecord]bool{}
-	if q.state != nil {
-		homes[q.record()] = true
+	if t.state != nil {
+		homes[t.record()] = true
 	}
 	note := func(d proof) {
 		if !d.From.IsZero() {
@@ -318,17 +318,17 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 		}
 		homes[homeRecord{d.Generation, d.To, d.Root}] = true
 	}
-	for _, d := range q.deeds {
+	for _, d := range t.deeds {
 		note(d)
 	}
-	for _, d := range h.verifiedProofs(m, q.deeds) {
+	for _, d := range ti.verifiedProofs(m, t.deeds) {
 		if d.Admin || homes[homeRecord{d.Generation - 1, d.From, d.Root}] {
 			note(d)
 			x.deeds = append(x.deeds, d)
 		}
 	}
 	for at := range homes {
-		if _, proven := at.proofIn(x.deeds, nil); !proven && (!q.known() || at != q.record()) {
+		if _, proven := at.proofIn(x.deeds, nil); !proven && (!t.known() || at != t.record()) {
 			continue // a seizure from a home does not prove that home
 		}
 		if at.generation == m.Generation && string(at.home[:]) == string(m.Home) && (!x.valid || bytes.Compare(at.root[:], x.root[:]) < 0) {
@@ -339,25 +339,25 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 	return x
 }
 
-// supersedes reports whether the valid state a replaces the known state of q. The lower
+// supersedes reports whether the valid state a replaces the known state of t. The lower
 // root wins, then the higher rank: no former home undoes what an admin stated after it.
 // Then the higher generation wins, then the higher home: one that lost its data may have
 // handed the queue on twice.
-func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
-	b := q.state
+func (ti *titles) supersedes(a *proto.QueueState, x assessment, t *title) bool {
+	b := t.state
 	if b == nil {
 		return true
 	}
-	if c := bytes.Compare(x.root[:], q.root[:]); c != 0 && x.valid {
+	if c := bytes.Compare(x.root[:], t.root[:]); c != 0 && x.valid {
 		return c < 0
 	}
 	c := bytes.Compare(a.Home, b.Home)
 	if c == 0 && a.Generation == b.Generation { // its home is the authority for its settings, unless it was revoked
-		return len(b.Root) == 0 && a.ChangedMs > b.ChangedMs && string(a.Home) != string(h.self[:])
+		return len(b.Root) == 0 && a.ChangedMs > b.ChangedMs && string(a.Home) != string(ti.self[:])
 	}
 	if x.valid {
-		all := q.ancestry(x.deeds)
-		its, mine := all[homeRecord{a.Generation, proto.PeerID(a.Home), x.root}], all[q.record()]
+		all := t.ancestry(x.deeds)
+		its, mine := all[homeRecord{a.Generation, proto.PeerID(a.Home), x.root}], all[t.record()]
 		if c := its.compare(mine); c != 0 || len(b.Root) > 0 { // the home was revoked: see Home.Revoked
 			return c > 0 || c == 0 && its.seizure == a.Generation
 		}
@@ -365,50 +365,49 @@ func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	return cmp.Or(cmp.Compare(a.Generation, b.Generation), c) > 0
 }
 
-// ancestry returns that of deeds, which include those of q. If they do not prove the home
-// of q, whose own were dropped with its revocation, its state tells the rank.
-func (q *queue) ancestry(deeds []proof) ancestry {
-	all, at := ancestry{}, q.record()
-	if _, ok := at.proofIn(q.deeds, nil); !ok {
-		all[at] = rank{q.state.GetSeizure(), q.state.GetStated()}
+// ancestry returns that of deeds, which include those of t. If they do not prove the home
+// of t, whose own were dropped with its revocation, its state tells the rank.
+func (t *title) ancestry(deeds []proof) ancestry {
+	all, at := ancestry{}, t.record()
+	if _, ok := at.proofIn(t.deeds, nil); !ok {
+		all[at] = rank{t.state.GetSeizure(), t.state.GetStated()}
 	}
 	return all.add(deeds)
 }
 
-// mergeDeeds adds the valid deeds of an older state to those known of q: with them a home
+// mergeDeeds adds the valid deeds of an older state to those known of t: with them a home
 // that lost the queue proves that it had it.
-func (h *Home) mergeDeeds(q *queue, m *proto.QueueState, x assessment) {
+func (ti *titles) mergeDeeds(t *title, m *proto.QueueState, x assessment, o *Output) {
 	switch {
-	case q.state == nil, !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.hasDeed(x) }):
+	case t.state == nil, !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !t.hasDeed(x) }):
 		return // nearly always: members repeat what they sent before
-	case len(q.state.Root) > 0:
+	case len(t.state.Root) > 0:
 		return // of a revoked home: see Home.Revoked
 	}
-	s := h.stateOf(q)
-	news := slices.DeleteFunc(slices.Clone(x.deeds), func(d proof) bool { return !d.Admin && !q.hasDeed(d.signed) && !h.cfg.MayBeHome(d.To) })
-	deeds, ok := trim(inOrder(news), q.record(), h.deedSpace(s))
-	if !ok || len(deeds) == len(q.deeds) && !slices.ContainsFunc(deeds, func(d proof) bool { return !q.hasDeed(d.signed) }) {
+	s := ti.stateOf(t)
+	news := slices.DeleteFunc(slices.Clone(x.deeds), func(d proof) bool { return !d.Admin && !t.hasDeed(d.signed) && !ti.cfg.MayBeHome(d.To) })
+	deeds, ok := trim(inOrder(news), t.record(), ti.deedSpace(s))
+	if !ok || len(deeds) == len(t.deeds) && !slices.ContainsFunc(deeds, func(d proof) bool { return !t.hasDeed(d.signed) }) {
 		return
 	}
-	h.reportCreatedTwice(q, deeds)
+	t.reportCreatedTwice(deeds, o)
 	s.Deeds = signedOf(deeds)
-	h.setState(q, s)
-	h.out.put(queueKey(q.name), s)
+	ti.set(t, s, o)
 }
 
 // reportCreatedTwice emits an event when deeds arrive that first show that two admins
-// created q.
-func (h *Home) reportCreatedTwice(q *queue, deeds []proof) {
+// created t.
+func (t *title) reportCreatedTwice(deeds []proof, o *Output) {
 	for _, d := range deeds {
-		other := func(o proof) bool { return o.Generation == 1 && o.Root != d.Root }
-		if d.Generation == 1 && !containsDeed(q.deeds, d.signed) && (slices.ContainsFunc(q.deeds, other) || q.state != nil && len(q.deeds) > 0 && q.root != d.Root) {
+		other := func(e proof) bool { return e.Generation == 1 && e.Root != d.Root }
+		if d.Generation == 1 && !containsDeed(t.deeds, d.signed) && (slices.ContainsFunc(t.deeds, other) || t.state != nil && len(t.deeds) > 0 && t.root != d.Root) {
 			cause := "two admins created this name while they were not connected: the statement with the lower root counts everywhere"
-			if proto.NamesQueue(q.name) {
+			if proto.NamesQueue(t.name) {
 				cause += ", and the other home hands its tasks over"
 			} else {
 				cause += ", and the other home sends its mail on"
 			}
-			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: cause})
+			o.Events = append(o.Events, Event{Kind: EventConflict, Queue: t.name, Peer: d.To, Cause: cause})
 		}
 	}
 }
@@ -420,69 +419,59 @@ func signedOf(deeds []proof) (all []*proto.Signed) {
 	return all
 }
 
-// known reports whether the home of q is known. q may be nil.
-func (q *queue) known() bool { return q != nil && q.state != nil }
+// known reports whether the home of t is known. t may be nil.
+func (t *title) known() bool { return t != nil && t.state != nil }
 
-// wasHome reports whether p is, or once was, the home of q, as far as is known. q may be
+// wasHome reports whether p is, or once was, the home of t, as far as is known. t may be
 // nil.
-func (q *queue) wasHome(p proto.PeerID) bool {
-	return q != nil && (string(q.state.GetHome()) == string(p[:]) || slices.ContainsFunc(q.deeds, func(d proof) bool { return d.From == p || d.To == p }))
-}
-
-// mayHandOff reports whether from may report where a task is or was: it is or was the home
-// of its queue. That the origin sent the task to it gives no such right; otherwise a node
-// that colludes with an origin could bypass the rules of the queue.
-func (h *Home) mayHandOff(from proto.PeerID, t Task) bool {
-	return h.wasHome(t.Queue, from)
+func (t *title) wasHome(p proto.PeerID) bool {
+	return t != nil && (string(t.state.GetHome()) == string(p[:]) || slices.ContainsFunc(t.deeds, func(d proof) bool { return d.From == p || d.To == p }))
 }
 
 // mayGiveQueue reports whether from may announce m, which names this node as the home, when
 // it is news: valid deeds show that from is or was the home of the queue, and it has not
 // given this node too many queues.
-func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
+func (ti *titles) mayGiveQueue(from proto.PeerID, m *proto.QueueState, o *Output) bool {
 	if !proto.NamesQueue(m.Name) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: errNotQueue.Error()})
+		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: errNotQueue.Error()})
 		return false
 	}
-	q := h.queues[m.Name]
-	if q == nil {
-		q = h.newQueue(m.Name)
-	}
-	x := h.assess(q, m)
-	if !h.supersedes(m, x, q) {
+	t := ti.named(m.Name)
+	x := ti.assess(t, m)
+	if !ti.supersedes(m, x, t) {
 		return true
 	}
 	cause := "it hands over a queue that it never had"
-	if x.valid && (q.wasHome(from) || (&queue{deeds: x.deeds}).wasHome(from)) {
-		if !h.mayBecomeHome(q, m) {
+	if x.valid && (t.wasHome(from) || (&title{deeds: x.deeds}).wasHome(from)) {
+		if !ti.mayBecomeHome(t, m, o) {
 			return false
 		}
-		if q.state != nil || !h.gaveTooMany(from) {
+		if t.state != nil || !ti.gaveTooMany(from) {
 			return true
 		}
 		cause = "it hands over more queues than one node may"
 	}
-	h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: cause})
+	o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: cause})
 	return false
 }
 
-// mayBecomeHome reports whether the node that m names may be the home of q; the known home
+// mayBecomeHome reports whether the node that m names may be the home of t; the known home
 // may. Deeds do not prove that: their signers may be wrong, and roles change.
-func (h *Home) mayBecomeHome(q *queue, m *proto.QueueState) bool {
+func (ti *titles) mayBecomeHome(t *title, m *proto.QueueState, o *Output) bool {
 	p := proto.PeerID(m.Home)
-	if string(q.state.GetHome()) == string(m.Home) || h.cfg.MayBeHome(p) {
+	if string(t.state.GetHome()) == string(m.Home) || ti.cfg.MayBeHome(p) {
 		return true
 	}
-	h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: p, Cause: "the home of " + proto.TitleText(m.Name) + " needs the role work, and no certificate known here gives it to this one"})
+	o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: p, Cause: "the home of " + proto.TitleText(m.Name) + " needs the role work, and no certificate known here gives it to this one"})
 	return false
 }
 
 // gaveTooMany reports whether from has given this node as many queues as it may.
-func (h *Home) gaveTooMany(from proto.PeerID) bool {
+func (ti *titles) gaveTooMany(from proto.PeerID) bool {
 	n := 0
-	for _, q := range h.queues {
-		if q.isHome(h.self) && slices.ContainsFunc(q.deeds, func(d proof) bool {
-			return d.From == from && d.To == h.self && !d.Seized && d.Generation == q.state.GetGeneration()
+	for _, t := range ti.byName {
+		if t.isHome(ti.self) && slices.ContainsFunc(t.deeds, func(d proof) bool {
+			return d.From == from && d.To == ti.self && !d.Seized && d.Generation == t.state.GetGeneration()
 		}) {
 			n++
 		}

@@ -411,14 +411,14 @@ type snapshot struct {
 }
 
 func (d *Driver) publish() {
-	all := &snapshot{make(map[string]*proto.QueueState, len(d.home.queues)), make(map[string][]proof, len(d.home.queues)), map[string]*proto.QueueState{}}
-	for name, q := range d.home.queues {
+	all := &snapshot{map[string]*proto.QueueState{}, map[string][]proof{}, map[string]*proto.QueueState{}}
+	for name, t := range d.home.titles.byName {
 		switch {
-		case q.state == nil:
+		case t.state == nil:
 		case proto.NamesQueue(name):
-			all.states[name], all.deeds[name] = d.home.stateOf(q), slices.Clone(q.deeds)
+			all.states[name], all.deeds[name] = proto.Clone(t.state), slices.Clone(t.deeds)
 		default:
-			all.titles[name] = q.state // which is replaced, never changed
+			all.titles[name] = t.state // which is replaced, never changed
 		}
 	}
 	d.published.Store(all)
@@ -434,7 +434,7 @@ func (d *Driver) Titles() map[string]*proto.QueueState { return d.published.Load
 // WasHome reports whether p is, or once was, the home of a queue, as far as is known here.
 func (d *Driver) WasHome(name string, p proto.PeerID) bool {
 	all := d.published.Load()
-	return (&queue{state: all.states[name], deeds: all.deeds[name]}).wasHome(p)
+	return (&title{state: all.states[name], deeds: all.deeds[name]}).wasHome(p)
 }
 
 // releaseAll releases the goroutines that would wait forever.

@@ -233,7 +233,7 @@ func (d *Driver) PreviewResult(ctx context.Context, from proto.PeerID, id proto.
 // MayHandOff reports whether from may hand over a task: it is or was the home of the task's
 // queue.
 func (d *Driver) MayHandOff(ctx context.Context, from proto.PeerID, t Task) (bool, error) {
-	return call(ctx, d, func() bool { return d.home.mayHandOff(from, t) })
+	return call(ctx, d, func() bool { return d.home.titles.wasHome(t.Queue, from) })
 }
 
 // Fetch records whether the body of a granted task is needed.
@@ -444,9 +444,9 @@ func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed)
 func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	return call(ctx, d, func() map[string]uint64 {
 		all := map[string]uint64{}
-		for name, q := range d.home.queues {
-			if q.known() && q.isHome(d.cfg.Self) && len(q.sinceAdmin()) > 0 {
-				all[name] = q.state.Generation
+		for name, t := range d.home.titles.byName {
+			if t.known() && t.isHome(d.cfg.Self) && len(t.sinceAdmin()) > 0 {
+				all[name] = t.state.Generation
 			}
 		}
 		return all

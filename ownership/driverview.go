@@ -137,7 +137,7 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 				v.Waiting++
 			}
 		}
-		v.Unannounced = q.handedOff && !q.announced && !q.isHome(d.cfg.Self)
+		v.Unannounced = q.handedOff && !q.announced && !q.title.isHome(d.cfg.Self)
 		for e := d.home.handoffs.Front(); e != nil; e = e.Next() {
 			if e.Value.(*handoffEntry).queue == name {
 				v.Going++
@@ -176,7 +176,7 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 		}
 		now, q := d.now(), ts.mem.queue
 		v := &TaskView{
-			LeaseView: ts.view(now), Leased: ts.leased(), Paused: q.state.GetPaused(), AtHead: ts.isNext(d.home.now, &d.home.members), Active: d.home.active,
+			LeaseView: ts.view(now), Leased: ts.leased(), Paused: q.title.state.GetPaused(), AtHead: ts.isNext(d.home.now, &d.home.members), Active: d.home.active,
 			Blocked: ts.mem.lane != nil && ts.mem.lane.blocked, Class: ts.task.Class,
 			Due: ts.untilDue(d.home.now), Reason: ts.reason, Grants: slices.Clone(ts.grants),
 		}

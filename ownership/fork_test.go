@@ -137,7 +137,7 @@ func TestForksDoNotDisplaceFormerHomes(t *testing.T) {
 				h.Learn(chainOf(append(slices.Clone(history[:2]), hand(3, evil, peerOf(100+i)))...), Now{})
 			}
 		}
-		q := h.queues["q"]
+		q := h.titles.byName["q"]
 		if n := len(q.deeds) - 4; n > maxBeside || n > 0 && !members {
 			t.Errorf("%s: %d deeds are kept beside its history", name, n)
 		}
@@ -267,10 +267,10 @@ func TestAConfirmationThatCountsForLess(t *testing.T) {
 	confirm := func(seizure uint64) (Output, error) {
 		return h.Confirmed("q", signedDeed(t, admin, Deed{Generation: 3, To: self, Seizure: seizure}), Now{})
 	}
-	if out, err := confirm(0); err == nil || len(out.Writes) > 0 || len(h.queues["q"].sinceAdmin()) != 1 {
+	if out, err := confirm(0); err == nil || len(out.Writes) > 0 || len(h.titles.byName["q"].sinceAdmin()) != 1 {
 		t.Errorf("without the seizure: %v, it writes %v", err, out.Writes)
 	}
-	if out, err := confirm(2); err != nil || len(out.Writes) != 1 || len(h.queues["q"].sinceAdmin()) != 0 {
+	if out, err := confirm(2); err != nil || len(out.Writes) != 1 || len(h.titles.byName["q"].sinceAdmin()) != 0 {
 		t.Errorf("with it: %v, it writes %v", err, out.Writes)
 	}
 	if out, err := confirm(2); err != nil || len(out.Writes) > 0 {

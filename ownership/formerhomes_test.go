@@ -19,7 +19,7 @@ func TestASeizureProvesNoFormerHome(t *testing.T) {
 	admin, evil := peerOf(0), peerOf(6)
 	seized := proofBy(t, admin, Deed{Generation: 3, From: evil, To: admin, Seized: true})
 	h := NewHome(peerOf(1), 1, Config{Deeds: simDeeds{s.nodes[1]}})
-	if news, _ := h.Learn(&proto.QueueState{Name: "q", Home: slices.Clone(evil[:]), Generation: 2, Deeds: []*proto.Signed{seized.signed}}, Now{}); news || h.queues["q"].known() {
+	if news, _ := h.Learn(&proto.QueueState{Name: "q", Home: slices.Clone(evil[:]), Generation: 2, Deeds: []*proto.Signed{seized.signed}}, Now{}); news || h.titles.byName["q"].known() {
 		t.Error("it is taken for the home")
 	}
 	h.Learn(chainOf(seized), Now{})
@@ -67,7 +67,7 @@ func TestTheHomeOfALosingQueueIsKnown(t *testing.T) {
 				lost.Learn(chainOf(chain...), Now{})
 				won.Learn(lost.Queue("q"), Now{})
 				lost.Learn(won.Queue("q"), Now{})
-				if a, b := won.queues["q"].wasHome(at), lost.queues["q"].wasHome(at); !a || !b {
+				if a, b := won.titles.byName["q"].wasHome(at), lost.titles.byName["q"].wasHome(at); !a || !b {
 					t.Errorf("%s, %d moves, confirmed %v: known elsewhere %v, at itself %v", tt.name, moves, confirm, a, b)
 				}
 			}
@@ -91,13 +91,13 @@ func TestAHomeBesideTheHistoryIsKnown(t *testing.T) {
 		h.Learn(chainOf(made, handed(t, 2, evil, peerOf(20+i))), Now{})
 	}
 	h.Learn(chainOf(made, handed(t, 2, evil, y), handed(t, 3, y, x)), Now{})
-	if !h.queues["q"].wasHome(x) {
+	if !h.titles.byName["q"].wasHome(x) {
 		t.Fatal("handoffs of another home displace it")
 	}
 	gone = true
 	h.Revoked(y, Now{})
 	h.Learn(chainOf(made, handed(t, 2, evil, peerOf(40))), Now{})
-	if !h.queues["q"].wasHome(x) {
+	if !h.titles.byName["q"].wasHome(x) {
 		t.Error("it is forgotten with the home before it")
 	}
 }
@@ -119,8 +119,8 @@ func TestTheHomeBeforeARevokedOneIsKnown(t *testing.T) {
 	b.Learn(a.Queue("q"), Now{})
 	a.OnHandoff(former, &proto.Handoff{Queue: b.Queue("q")}, Task{}, Now{})
 	for name, h := range map[string]*Home{"the admin": a, "itself": b} {
-		if got, _ := h.HomeOf("q"); got != admin || !h.wasHome("q", former) {
-			t.Errorf("%s: its home is %d, the former one is known: %v", name, got[0]-1, h.wasHome("q", former))
+		if got, _ := h.HomeOf("q"); got != admin || !h.titles.wasHome("q", former) {
+			t.Errorf("%s: its home is %d, the former one is known: %v", name, got[0]-1, h.titles.wasHome("q", former))
 		}
 	}
 }

@@ -16,7 +16,7 @@ func (h *Home) grantAll() {
 			continue
 		}
 		h.promoteDue(q)
-		if !q.state.GetPaused() {
+		if !q.title.state.GetPaused() {
 			h.grantSome(q)
 		}
 	}
@@ -113,7 +113,7 @@ func (h *Home) sendGrant(ts *taskState) {
 	ts.mem.sentAt = h.now.Mono
 	g := &proto.Grant{
 		Claim: ts.claim().message(), Queue: ts.task.Queue, LeaseMs: uint32(h.period(ts).Milliseconds()), Mode: ts.task.Mode,
-		OnLostLease: ts.mem.queue.state.GetOnLostLease(), Attempt: ts.attempts + ts.abandons + 1, LeftMs: max(ts.task.NotAfter-h.now.Wall, 0),
+		OnLostLease: ts.mem.queue.title.state.GetOnLostLease(), Attempt: ts.attempts + ts.abandons + 1, LeftMs: max(ts.task.NotAfter-h.now.Wall, 0),
 	}
 	h.out.send(ts.owner, proto.TypeGrant, g)
 }

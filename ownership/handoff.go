@@ -71,22 +71,18 @@ func (h *Home) restoreLaneTails() {
 // granted here, then its tasks, as fast as the other home confirms them. Owners keep
 // working and learn the new home with their next message.
 func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
-	o := h.beginInput(now)
-	q := h.queues[name]
+	h.beginInput(now)
+	t := h.titles.byName[name]
 	if !proto.NamesQueue(name) {
 		return h.endInput(), fmt.Errorf("%w: %s", errNotQueue, name)
 	}
-	if to == h.self || !q.known() || !q.isHome(h.self) {
+	if to == h.self || !t.known() || !t.isHome(h.self) {
 		return h.endInput(), nil
 	}
-	s := h.stateOf(q)
-	s.Generation, s.Home, s.SeizedFrom = s.Generation+1, slices.Clone(to[:]), nil
-	s.ChangedMs = nextChangedMs(s, now)
-	if err := h.signDeed(s, q.root, Deed{From: h.self}); err != nil {
-		return *o, err
+	if err := h.titles.handOff(t, to, now, &h.out); err != nil {
+		return h.out, err
 	}
-	h.relinquish(q, s)
-	o.put(queueKey(name), s)
+	h.refresh(name)
 	h.moveOut()
 	return h.endInput(), nil
 }
@@ -96,28 +92,11 @@ func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 // home's claim to the queue: when it comes back it hands over what it still has. No task is
 // duplicated: at any time one node has its state.
 func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
-	o := h.beginInput(now)
-	q := h.queues[name]
-	if q == nil {
-		q = h.newQueue(name)
+	h.beginInput(now)
+	if err := h.titles.seize(name, from, now, &h.out); err != nil {
+		return h.out, err
 	}
-	s := h.stateOf(q)
-	s.Generation++
-	s.Home, s.SeizedFrom, s.ChangedMs = slices.Clone(h.self[:]), slices.Clone(from[:]), nextChangedMs(s, now)
-	root := q.root
-	if q.state == nil {
-		root = h.creations[name].Root
-	}
-	if err := h.signDeed(s, root, Deed{From: from, Seized: true, Admin: true}); err != nil {
-		return *o, err
-	}
-	if h.queues[name] == nil {
-		h.addQueue(q)
-	}
-	h.setState(q, s)
-	o.put(queueKey(name), s)
-	o.Events = append(o.Events, Event{Kind: EventSeized, Queue: name, Peer: from})
-	h.rescheduleAll(q)
+	h.refresh(name)
 	return h.endInput(), nil
 }
 
@@ -130,59 +109,24 @@ func (h *Home) Learn(m *proto.QueueState, now Now) (bool, Output) {
 }
 
 func (h *Home) learn(m *proto.QueueState) bool {
-	if m.GetName() == "" || len(m.GetHome()) != len(h.self) || !validTitle(m) {
-		return false
-	}
-	q := h.queues[m.Name]
-	if q == nil {
-		q = h.newQueue(m.Name) // added below, once the state is accepted
-	}
-	x := h.assess(q, m)
-	if !x.valid && h.supersedes(m, x, q) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of " + proto.TitleText(m.Name) + ", and nothing that was signed proves that"})
-		return false
-	}
-	if !h.supersedes(m, x, q) {
-		h.mergeDeeds(q, m, x)
-		return false
-	}
-	if !h.mayBecomeHome(q, m) {
-		return false
-	}
-	s := proto.Clone(m)
-	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(x.deeds), nil, 0, 0
-	if !h.trimToFit(s) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "its queue states are too large: " + h.errFull(s).Error()})
-		return false
-	}
-	if h.queues[m.Name] == nil {
-		h.addQueue(q)
-	}
-	h.reportCreatedTwice(q, x.deeds)
-	h.relinquish(q, s)
-	h.out.put(queueKey(m.Name), s)
-	return true
+	news := h.titles.learn(m, &h.out)
+	h.refresh(m.GetName())
+	return news
 }
 
-// relinquish makes s the state of q. If another node is now its home, no task of it is
-// granted here any more.
-func (h *Home) relinquish(q *queue, s *proto.QueueState) {
-	was := q.isHome(h.self) && (q.known() || proto.NamesQueue(q.name))
-	h.setState(q, s)
-	if q.isHome(h.self) == was {
+// refresh applies what has become of a name to its queue. If the home has changed, tasks of
+// it are granted here from now on, or not any more.
+func (h *Home) refresh(name string) {
+	if !h.titles.byName[name].known() || !proto.NamesQueue(name) {
 		return
 	}
-	q.announced = false
-	if was {
-		q.handedOff = true
-		var p proto.PeerID
-		copy(p[:], s.Home)
-		h.out.Events = append(h.out.Events, Event{Kind: EventYielded, Queue: q.name, Peer: p})
+	q := h.queue(name)
+	was := (&title{state: q.applied}).isHome(h.self)
+	h.apply(q)
+	if q.title.isHome(h.self) == was {
+		return
 	}
-	h.rescheduleAll(q)
-}
-
-func (h *Home) rescheduleAll(q *queue) {
+	q.announced, q.handedOff = false, q.handedOff || was
 	for e := q.tasks.Front(); e != nil; e = e.Next() {
 		h.reschedule(e.Value.(*taskState))
 	}
@@ -196,11 +140,11 @@ func (h *Home) moveOut() {
 		inTransit[e.Value.(*handoffEntry).home]++
 	}
 	for _, q := range h.order {
-		if q.isHome(h.self) {
+		if q.title.isHome(h.self) {
 			continue
 		}
 		var to proto.PeerID
-		copy(to[:], q.state.Home)
+		copy(to[:], q.title.state.Home)
 		for e := q.tasks.Front(); e != nil && inTransit[to] < h.cfg.HandoffWindow && !h.out.full(); inTransit[to]++ {
 			ts := e.Value.(*taskState)
 			e = e.Next()
@@ -249,13 +193,13 @@ func (h *Home) unlinkSuccessors(ts *taskState) {
 // which authorize the tasks.
 func (h *Home) resendHandoffs() {
 	for _, q := range h.order {
-		if q.announced || q.isHome(h.self) || !proto.NamesQueue(q.name) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
+		if q.announced || q.title.isHome(h.self) || !proto.NamesQueue(q.title.name) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
 			continue
 		}
 		q.announcedAt = max(h.now.Mono, 1)
-		m := &proto.Handoff{Queue: h.stateOf(q), Blocks: q.blocks()}
+		m := &proto.Handoff{Queue: h.titles.stateOf(q.title), Blocks: q.blocks()}
 		var to proto.PeerID
-		copy(to[:], q.state.Home)
+		copy(to[:], q.title.state.Home)
 		h.out.send(to, proto.TypeHandoff, m)
 	}
 	for e := h.handoffs.Front(); e != nil; e = e.Next() {
@@ -271,8 +215,8 @@ func (h *Home) resendHandoffs() {
 		if entry.blocked {
 			m.Blocks = []*proto.LaneBlock{{Queue: entry.queue, Key: entry.key, Origin: entry.laneKey().originBytes()}}
 		}
-		if q := h.queue(entry.queue); q.state != nil && !q.announced { // the node that takes the task must know the home of its queue
-			m.Queue = h.stateOf(q)
+		if q := h.queue(entry.queue); q.title.state != nil && !q.announced { // the node that takes the task must know the home of its queue
+			m.Queue = h.titles.stateOf(q.title)
 		}
 		h.out.send(entry.home, proto.TypeHandoff, m)
 	}
@@ -295,7 +239,7 @@ func (q *queue) allBlocked() (all []*lane) {
 func (q *queue) blocks() (out []*proto.LaneBlock) {
 	all := q.allBlocked()
 	for _, l := range all[:min(len(all), proto.MaxGroup-1)] { // the answer lists each of them, and the queue
-		out = append(out, blockOf(q.name, l))
+		out = append(out, blockOf(q.title.name, l))
 	}
 	return out
 }
@@ -306,9 +250,9 @@ func (q *queue) blocks() (out []*proto.LaneBlock) {
 func (h *Home) takeBlock(from proto.PeerID, m *proto.Handoff, b *proto.LaneBlock, t Task) (refused string) {
 	q, key := h.queues[b.Queue], laneKeyFrom(b.Origin, b.Key)
 	switch {
-	case !q.wasHome(from):
+	case !h.titles.wasHome(b.Queue, from):
 		return "a lane of a queue that it was never the home of"
-	case m.Lease == nil && !q.isHome(h.self):
+	case m.Lease == nil && !q.title.isHome(h.self):
 		return "a lane of a queue whose home is elsewhere"
 	case m.Lease != nil && (b.Queue != t.Queue || b.Key != t.Key || len(b.Origin) > 0 && string(b.Origin) != string(t.Origin[:])):
 		return "a lane, with a task of another"
@@ -330,7 +274,7 @@ func (h *Home) takeBlock(from proto.PeerID, m *proto.Handoff, b *proto.LaneBlock
 // its record in the message; the driver has checked the signature of its origin.
 func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) Output {
 	o := h.beginInput(now)
-	given := m.Queue != nil && h.mayGiveQueue(from, m.Queue)
+	given := m.Queue != nil && h.titles.mayGiveQueue(from, m.Queue, o)
 	if given {
 		h.learn(m.Queue)
 	}
@@ -343,7 +287,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 		if refused != "" {
 			h.out.ignored(t.ID, from, proto.Seq{}, refused)
 		}
-		if refused != "" && m.Lease != nil && h.mayHandOff(from, t) { // without its lane the task would overtake others
+		if refused != "" && m.Lease != nil && h.titles.wasHome(t.Queue, from) { // without its lane the task would overtake others
 			o.send(from, proto.TypeHandedOff, refusedHandoff(m.Lease, proto.CodeBusy, refused))
 			return h.endInput()
 		}
@@ -357,10 +301,10 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 		return h.endInput() // its home keeps it and sends it again
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
-	case m.Lease != nil && !h.mayHandOff(from, t):
+	case m.Lease != nil && !h.titles.wasHome(t.Queue, from):
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of", TaskKind: t.Kind, Class: t.Class})
 		return h.endInput()
-	case m.Lease != nil && !h.queues[t.Queue].known():
+	case m.Lease != nil && !h.titles.byName[t.Queue].known():
 		h.out.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
 		return h.endInput()
 	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > now.plausibleBoot():
@@ -454,7 +398,7 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 	h.beginInput(now)
 	for _, a := range m.GetMoved() {
 		if len(a.Task) == 0 {
-			if q := h.queues[a.Queue]; q != nil && q.state != nil && string(q.state.Home) == string(from[:]) && a.Generation >= q.state.Generation {
+			if q := h.queues[a.Queue]; q != nil && q.title.state != nil && string(q.title.state.Home) == string(from[:]) && a.Generation >= q.title.state.Generation {
 				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
 				q.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
 			} else {
@@ -505,7 +449,7 @@ func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
 // the lane is blocked there. If the queue comes back, that home reports whether it still
 // is.
 func (h *Home) forgetBlock(q *queue, key laneKey) {
-	if l := q.lanes[key]; key.key != "" && l != nil && l.blocked && !q.isHome(h.self) {
+	if l := q.lanes[key]; key.key != "" && l != nil && l.blocked && !q.title.isHome(h.self) {
 		h.unblock(q, l)
 	}
 }

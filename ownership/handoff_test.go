@@ -144,7 +144,7 @@ func TestATaskThatMovedIsReportedAfterARestart(t *testing.T) {
 func (h *Home) PendingHandoffs() int {
 	n := h.handoffs.Len()
 	for e := h.live.Front(); e != nil; e = e.Next() {
-		if ts := e.Value.(*taskState); !ts.mem.queue.isHome(h.self) {
+		if ts := e.Value.(*taskState); !ts.mem.queue.title.isHome(h.self) {
 			n++
 		}
 	}

@@ -33,26 +33,21 @@ type Home struct {
 	handoffs  *list.List     // of *handoffEntry: handed over and not confirmed
 	handedOff []proto.TaskID // given to Restore though their new homes have confirmed them
 	ended     endedTasks
-	homeIndex
+	titles    titles
 
 	scan           clockGuard
 	statusRequests []*taskState  // whose owners get a Status at the end of this input
 	sweptAt        time.Duration // when forgetMoved ran last
 }
 
-// A homeIndex records which queues belong to which home.
-type homeIndex struct {
-	creations map[string]proof            // by name: deeds of queues that this node, as an admin, signed first
-	usage     map[proto.PeerID]*homeUsage // by home
-}
-
 // NewHome returns the home of node self, whose boot number is boot. Epochs of earlier boots
 // are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
+	cfg = cfg.withDefaults()
 	return &Home{
-		cfg: cfg.withDefaults(), self: self, epochs: epochs{boot: boot}, active: true,
+		cfg: cfg, self: self, titles: newTitles(self, cfg), epochs: epochs{boot: boot}, active: true,
 		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, members: members{byPeer: map[proto.PeerID]*node{}},
-		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
+		moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
 	}
 }
 
@@ -100,14 +95,17 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		h.setState(h.queue(m.Name), m)
+		h.titles.load(m)
+		if proto.NamesQueue(m.Name) {
+			h.apply(h.queue(m.Name))
+		}
 	case keyCreation:
 		m := new(proto.Signed)
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		for _, d := range h.proofs([]*proto.Signed{m}) {
-			h.creations[d.Queue] = d
+		for _, d := range h.titles.proofs([]*proto.Signed{m}) {
+			h.titles.creations[d.Queue] = d
 		}
 	case keyBlock:
 		m := new(proto.LaneBlock)
@@ -252,7 +250,7 @@ func (h *Home) rescheduleOne(ts *taskState) {
 	q := ts.mem.queue
 	ts.updateUsage(ts.leased(), h.now.Mono)
 	switch {
-	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free(), !ts.isNext(h.now, &h.members), !q.isHome(h.self):
+	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free(), !ts.isNext(h.now, &h.members), !q.title.isHome(h.self):
 		q.unready(ts)
 	case ts.untilDue(h.now) > 0:
 		q.unready(ts)
@@ -325,7 +323,7 @@ func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 func (h *Home) unblock(q *queue, l *lane) {
 	l.blocked = false
 	q.blockedLanes--
-	h.out.drop(blockKey(q.name, l.key))
+	h.out.drop(blockKey(q.title.name, l.key))
 	h.rescheduleHead(q, l)
 }
 
@@ -390,7 +388,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	}
 	ts, entry := h.tasks[id], h.moved[id]
 	switch {
-	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.wasHome(entry.queue, from):
+	case ts != nil && h.titles.wasHome(ts.task.Queue, from), entry != nil && h.titles.wasHome(entry.queue, from):
 		h.cancel(id, m.GetHard())
 	case ts != nil || entry != nil:
 		h.out.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")
@@ -433,8 +431,8 @@ func (h *Home) SetActive(on bool, now Now) Output {
 
 // period returns the lease duration of ts.
 func (h *Home) period(ts *taskState) time.Duration {
-	if q := h.queues[ts.task.Queue]; q != nil && q.state.GetLeaseMs() > 0 {
-		return time.Duration(q.state.LeaseMs) * time.Millisecond
+	if q := h.queues[ts.task.Queue]; q != nil && q.title.state.GetLeaseMs() > 0 {
+		return time.Duration(q.title.state.LeaseMs) * time.Millisecond
 	}
 	return h.cfg.Lease
 }

@@ -12,17 +12,17 @@ func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Ou
 
 // Queue returns the state of a queue, nil if it is unknown. It must not be changed.
 func (h *Home) Queue(name string) *proto.QueueState {
-	if q := h.queues[name]; q != nil {
-		return q.state
+	if t := h.titles.byName[name]; t != nil {
+		return t.state
 	}
 	return nil
 }
 
 // HomeOf returns the home of a queue, as far as is known here.
 func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
-	if q := h.queues[name]; q != nil && len(q.state.GetHome()) == len(home) {
-		copy(home[:], q.state.Home)
-		return home, q.state.Generation
+	if t := h.titles.byName[name]; t != nil && len(t.state.GetHome()) == len(home) {
+		copy(home[:], t.state.Home)
+		return home, t.state.Generation
 	}
 	return h.self, 1
 }

@@ -13,7 +13,7 @@ import (
 func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
-	state := h.stateOf(h.queue("q"))
+	state := h.titles.stateOf(h.titles.add("q"))
 	state.ChangedMs, state.Paused, state.Members = 1<<60, true, []*proto.QueueMember{{Peer: otherPeer[:]}}
 	h.OnHandoff(otherPeer, &proto.Handoff{Queue: state}, Task{}, Now{Wall: 2000})
 	h.Learn(state, Now{Wall: 2000})
@@ -54,8 +54,8 @@ func TestQueuesThatAreHandedOver(t *testing.T) {
 			if answers != tt.want {
 				t.Errorf("it confirmed %d queues, want %d", answers, tt.want)
 			}
-			if len(h.queues) != tt.want || len(h.order) != tt.want {
-				t.Errorf("it is the home of %d queues, want %d", len(h.queues), tt.want)
+			if len(h.titles.byName) != tt.want || len(h.titles.order) != tt.want {
+				t.Errorf("it is the home of %d queues, want %d", len(h.titles.byName), tt.want)
 			}
 		})
 	}
@@ -69,8 +69,8 @@ func TestTasksOfUnknownQueuesAreIgnored(t *testing.T) {
 		lease := (&taskState{task: task, state: proto.Pending, gen: 2}).record()
 		h.OnHandoff(otherPeer, &proto.Handoff{Lease: lease}, task, Now{})
 	}
-	if len(h.queues) != 0 || len(h.tasks) != 0 {
-		t.Errorf("it has %d queues and %d tasks", len(h.queues), len(h.tasks))
+	if len(h.titles.byName) != 0 || len(h.tasks) != 0 {
+		t.Errorf("it has %d queues and %d tasks", len(h.titles.byName), len(h.tasks))
 	}
 }
 
@@ -94,14 +94,14 @@ func TestQueueMessagesAreBounded(t *testing.T) {
 		h.OnHandoff(otherPeer, &proto.Handoff{Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, Task{}, Now{})
 		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // without a deed
 	}
-	if len(h.queues) != 0 || len(h.order) != 0 {
-		t.Errorf("%d unknown queues are kept", len(h.queues))
+	if len(h.titles.byName) != 0 || len(h.titles.order) != 0 {
+		t.Errorf("%d unknown queues are kept", len(h.titles.byName))
 	}
 	for i := range maxQueuesPerHome + 9 {
 		h.Learn(createdBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
 	}
-	if len(h.queues) != maxQueuesPerHome || len(h.order) != maxQueuesPerHome {
-		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesPerHome)
+	if len(h.titles.byName) != maxQueuesPerHome || len(h.titles.order) != maxQueuesPerHome {
+		t.Errorf("%d queues of one node, want %d", len(h.titles.byName), maxQueuesPerHome)
 	}
 	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")
 	h.Learn(createdBy("third", peerOf(0), ownerPeer), Now{})

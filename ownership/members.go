@@ -93,7 +93,7 @@ func (q *queue) refreshMembers(all *members) {
 		return
 	}
 	before := q.members
-	q.membersStale, q.members = false, all.of(q.state)
+	q.membersStale, q.members = false, all.of(q.title.state)
 	if !slices.EqualFunc(before, q.members, dispatch.ServeAlike) {
 		q.stuck = stuckShapes{}
 	}

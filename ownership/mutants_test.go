@@ -52,7 +52,7 @@ var rules = []mutant{
 		{"owner.go", "regrant", "k.gen < r.gen", "k.gen < r.gen && !MUTANT"},
 		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended.find(id) != nil", "entry.gen >= gen && !MUTANT || h.ended.find(id) != nil && !MUTANT"},
 	}},
-	{name: "seized without a higher generation", edits: []edit{{"handoff.go", "Seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
+	{name: "seized without a higher generation", edits: []edit{{"titles.go", "seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
 	{name: "higher epoch started, not adopted", seeds: 500, edits: []edit{{"owner.go", "adopt", "r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false", `if MUTANT && r.mem.alive {
 		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}
@@ -85,13 +85,10 @@ var rules = []mutant{
 	}},
 	{name: "queue claimed without a deed", edits: []edit{
 		{"deed.go", "assess", "x.valid && m.Generation <= proto.MaxGeneration", "x.valid && m.Generation <= proto.MaxGeneration || MUTANT"},
-		{"deed.go", "mayGiveQueue", "!h.supersedes(m, x, q)", "!h.supersedes(m, x, q) || MUTANT"},
+		{"deed.go", "mayGiveQueue", "!ti.supersedes(m, x, t)", "!ti.supersedes(m, x, t) || MUTANT"},
 	}},
 	{name: "fork beside an admin's deed", edits: []edit{{"deed.go", "supersedes", "c != 0 || len(b.Root) > 0", "(c != 0 || len(b.Root) > 0) && !MUTANT"}}},
-	{name: "handoff by any node", edits: []edit{
-		{"deed.go", "mayHandOff", "h.wasHome(t.Queue, from)", "h.wasHome(t.Queue, from) || MUTANT"},
-		{"handoff.go", "takeBlock", "!q.wasHome(from)", "!q.wasHome(from) && !MUTANT"},
-	}},
+	{name: "handoff by any node", edits: []edit{{"title.go", "wasHome", "return proto.NamesQueue(name) &&", "return MUTANT || proto.NamesQueue(name) &&"}}},
 	{name: "start lost with the disk ignored", edits: []edit{{"rule.go", "after", "ts.state != proto.Accepted", "ts.state != proto.Accepted && !MUTANT"}}},
 	{name: "isolated home grants to another", edits: []edit{{"grant.go", "selfOnlyIfInactive", "if h.active {", "if h.active || MUTANT {"}}},
 	{name: "isolated home reclaims a lease", edits: []edit{{"scan.go", "mayReclaim", "h.active", "h.active || MUTANT"}}},

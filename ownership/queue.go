@@ -1,10 +1,8 @@
 package ownership
 
 import (
-	"bytes"
 	"container/heap"
 	"container/list"
-	"fmt"
 	"slices"
 	"time"
 
@@ -15,10 +13,8 @@ import (
 
 // A queue is the state of a queue in memory.
 type queue struct {
-	name         string
-	state        *proto.QueueState // nil: unknown, and treated as at home here
-	deeds        []proof           // the valid deeds of state
-	root         Root              // of the deeds that prove state
+	title        *title
+	applied      *proto.QueueState // the state of the title that counts here; see Home.apply
 	strategy     dispatch.Strategy
 	picker       fair.Picker
 	usage        *dispatch.Usage
@@ -34,8 +30,6 @@ type queue struct {
 	announced    bool               // its home, another node, has confirmed it
 	handedOff    bool               // this node was its home before, since this start
 	announcedAt  time.Duration      // when it was last announced
-	chargedTo    proto.PeerID       // whose usage includes the state
-	stateBytes   int                // counted there
 }
 
 // A laneKey identifies a lane: the tasks of one origin with one ordering key or, if the
@@ -47,7 +41,7 @@ type laneKey struct {
 
 // laneOf returns the key of the lane that a task belongs to.
 func (q *queue) laneOf(t *Task) laneKey {
-	if q.state.GetSharedLanes() {
+	if q.title.state.GetSharedLanes() {
 		return laneKey{key: t.Key}
 	}
 	return laneKey{t.Origin, t.Key}
@@ -80,7 +74,7 @@ type lane struct {
 
 // sharesLane reports whether the task is in a lane with those of all origins.
 func (ts *taskState) sharesLane() bool {
-	return ts.mem.lane != nil && ts.mem.queue.state.GetSharedLanes()
+	return ts.mem.lane != nil && ts.mem.queue.title.state.GetSharedLanes()
 }
 
 // heads returns the first task of each origin, in the order in which they came.
@@ -146,61 +140,6 @@ func (l *lane) sharedHeads(now Now, all *members) (heads []*taskState) {
 	return heads
 }
 
-// queue returns the queue with this name, and adds it if needed.
-func (h *Home) queue(name string) *queue {
-	q := h.queues[name]
-	if q == nil {
-		q = h.newQueue(name)
-		h.addQueue(q)
-	}
-	return q
-}
-
-func (h *Home) newQueue(name string) *queue {
-	q := &queue{name: name, usage: dispatch.NewUsage(h.cfg.Ahead), lanes: map[laneKey]*lane{}, membersStale: true}
-	q.strategy, _ = dispatch.New("")
-	return q
-}
-
-func (h *Home) addQueue(q *queue) {
-	h.queues[q.name] = q
-	h.order = append(h.order, q)
-}
-
-// setState makes m the state of q.
-func (h *Home) setState(q *queue, m *proto.QueueState) {
-	h.charge(q, m)
-	q.deeds, q.root = h.proofs(m.Deeds), h.rootOf(m, q)
-	if s, err := dispatch.New(m.Strategy); err == nil && s.Name() != q.strategy.Name() {
-		q.strategy = s
-	}
-	moved := q.state != nil && q.state.GetSharedLanes() != m.GetSharedLanes()
-	q.state, q.membersStale = m, true
-	if moved {
-		h.regroupLanes(q)
-	}
-	q.limits = dispatch.Limits{Queue: int(m.Concurrency), Node: int(m.NodeConcurrency), Kinds: map[string]dispatch.KindLimit{}}
-	for _, k := range m.Kinds {
-		q.limits.Kinds[k.Kind] = dispatch.KindLimit{Queue: int(k.Concurrency), Node: int(k.NodeConcurrency)}
-	}
-}
-
-// rootOf returns the root of the deeds that prove m, the accepted state of q.
-func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
-	found := false
-	for _, d := range h.proofs(m.Deeds) {
-		if d.Generation == m.Generation && string(d.To[:]) == string(m.Home) && (!found || bytes.Compare(d.Root[:], root[:]) < 0) {
-			root, found = d.Root, true
-		}
-	}
-	if !found && len(m.Root) == len(root) {
-		return Root(m.Root)
-	} else if !found {
-		return q.root
-	}
-	return root
-}
-
 // maxBlockedLanes is the number of blocked lanes of a queue beyond which no more are taken
 // from former homes: those keep them, and send them again.
 const maxBlockedLanes = 1 << 14
@@ -212,6 +151,37 @@ func (q *queue) block(l *lane, head proto.TaskID) {
 		q.blockedLanes++
 	}
 	l.deadHead = head
+}
+
+// queue returns the queue with this name, and adds it if needed.
+func (h *Home) queue(name string) *queue {
+	q := h.queues[name]
+	if q == nil {
+		q = &queue{title: h.titles.add(name), usage: dispatch.NewUsage(h.cfg.Ahead), lanes: map[laneKey]*lane{}, membersStale: true}
+		q.strategy, _ = dispatch.New("")
+		h.queues[name] = q
+		h.order = append(h.order, q)
+	}
+	return q
+}
+
+// apply applies the settings of q after a change.
+func (h *Home) apply(q *queue) {
+	old, s := q.applied, q.title.state
+	if s == old {
+		return
+	}
+	q.applied, q.membersStale = s, true
+	if x, err := dispatch.New(s.Strategy); err == nil && x.Name() != q.strategy.Name() {
+		q.strategy = x
+	}
+	if old != nil && old.GetSharedLanes() != s.GetSharedLanes() {
+		h.regroupLanes(q)
+	}
+	q.limits = dispatch.Limits{Queue: int(s.Concurrency), Node: int(s.NodeConcurrency), Kinds: map[string]dispatch.KindLimit{}}
+	for _, k := range s.Kinds {
+		q.limits.Kinds[k.Kind] = dispatch.KindLimit{Queue: int(k.Concurrency), Node: int(k.NodeConcurrency)}
+	}
 }
 
 // regroupLanes moves the tasks of q to the lanes that its present settings give. Tasks of a
@@ -229,16 +199,16 @@ func (h *Home) regroupLanes(q *queue) {
 		l.add(ts)
 		if ts.mem.lane = l; was.blocked && !l.blocked {
 			q.block(l, was.deadHead)
-			h.out.put(blockKey(q.name, l.key), blockOf(q.name, l))
+			h.out.put(blockKey(q.title.name, l.key), blockOf(q.title.name, l))
 		}
 	}
 	for k, l := range old {
 		if l.blocked && (q.lanes[k] == nil || !q.lanes[k].blocked) {
-			h.out.drop(blockKey(q.name, k))
+			h.out.drop(blockKey(q.title.name, k))
 		}
 		if l.lastMoved != nil && l.lastMoved.lease != nil { // its last task is in transit to another home
 			now := q.lane(laneKey{key: k.key})
-			if !q.state.GetSharedLanes() {
+			if !q.title.state.GetSharedLanes() {
 				now = q.lane(l.lastMoved.laneKey())
 			}
 			now.lastMoved = l.lastMoved
@@ -253,11 +223,6 @@ func (h *Home) regroupLanes(q *queue) {
 
 func blockOf(queue string, l *lane) *proto.LaneBlock {
 	return &proto.LaneBlock{Queue: queue, Key: l.key.key, Origin: l.key.originBytes(), Task: slices.Clone(l.deadHead[:])}
-}
-
-// isHome reports whether self is the home of q.
-func (q *queue) isHome(self proto.PeerID) bool {
-	return q.state == nil || len(q.state.Home) == 0 || string(q.state.Home) == string(self[:])
 }
 
 // lane returns the lane of a key, and adds it if needed.
@@ -347,38 +312,4 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 		kept = slices.DeleteFunc(kept, isLast)
 	}
 	return dispatch.FreeFirst(kept)
-}
-
-// set changes s, the state of q.
-func (h *Home) set(q *queue, s *proto.QueueState, change func(*proto.QueueState), now Now) error {
-	change(s)
-	s.ChangedMs = nextChangedMs(s, now)
-	if !h.trimToFit(s) { // settings must leave room for deeds
-		return h.errFull(s)
-	}
-	if _, err := proto.Encode(nil, s); err != nil {
-		return fmt.Errorf("queue %s: %w", q.name, err)
-	}
-	if h.queues[q.name] == nil {
-		h.addQueue(q)
-	}
-	h.setState(q, s)
-	h.out.put(queueKey(q.name), s)
-	return nil
-}
-
-// nextChangedMs returns the change time of s: later than any before, whatever the clock
-// shows, since the latest wins.
-func nextChangedMs(s *proto.QueueState, now Now) int64 { return max(now.Wall, s.ChangedMs+1) }
-
-func queueKey(name string) string { return string(rune(keyQueue)) + name }
-
-// stateOf returns a copy of q's state, or its initial one.
-func (h *Home) stateOf(q *queue) *proto.QueueState {
-	if q.state != nil {
-		return proto.Clone(q.state)
-	}
-	s := &proto.QueueState{Name: q.name, Generation: 1, Home: append([]byte(nil), h.self[:]...)}
-	s.Kind, _ = proto.TitleKindOf(q.name)
-	return s
 }

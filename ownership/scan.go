@@ -64,7 +64,7 @@ func (h *Home) scanAll() {
 func (h *Home) checkTask(ts *taskState, skip bool) {
 	late := h.now.past(h.cfg.resultDeadline(ts.task.NotAfter))
 	switch {
-	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
+	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.title.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
 	case ts.free():
 		switch {

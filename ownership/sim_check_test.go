@@ -165,7 +165,7 @@ func (w *checker) idles(x *simNode) {
 	}
 	h := x.home
 	for _, q := range h.order {
-		if !q.isHome(h.self) || q.state.GetPaused() || !q.usage.BelowLimit(q.limits) {
+		if !q.title.isHome(h.self) || q.title.state.GetPaused() || !q.usage.BelowLimit(q.limits) {
 			continue
 		}
 		var first [fair.Classes]*taskState
@@ -638,7 +638,7 @@ func (w *checker) finish() {
 // homes describes what each node knows about a queue.
 func (w *checker) homes(name string) (out string) {
 	for _, x := range w.s.nodes {
-		if q := x.home.queues[name]; q != nil && q.state != nil {
+		if q := x.home.titles.byName[name]; q.known() {
 			out += fmt.Sprintf("\n  node %d: %d since %d by", x.i, q.state.Home[0]-1, q.state.Generation)
 			for _, d := range q.deeds {
 				out += fmt.Sprintf(" (%d: %d to %d seized %v)", d.Generation, int(d.From[0])-1, d.To[0]-1, d.Seized)

@@ -42,7 +42,7 @@ func (d simDeeds) ReadVerified(s *proto.Signed) (Deed, error) { return d.Verify(
 func (s *sim) createTitle() {
 	for range 2 {
 		x := s.nodes[s.rng.IntN(simAdmins)]
-		if !x.up || x.paused || x.home.queues[simTitle].known() {
+		if !x.up || x.paused || x.home.titles.byName[simTitle].known() {
 			continue
 		}
 		out, err := x.home.CreateQueue(simTitle, func(*proto.QueueState) {}, nil, x.clock())
@@ -59,12 +59,12 @@ func (s *sim) createTitle() {
 func (s *sim) usurper() {
 	liar, x := s.nodes[len(s.nodes)-1], s.nodes[s.rng.IntN(len(s.nodes)-1)]
 	name := simNames[s.rng.IntN(len(simNames))]
-	q := x.home.queues[name]
+	q := x.home.titles.byName[name]
 	if !x.up || x.paused || q == nil || q.state == nil || q.wasHome(liar.peer) {
 		return
 	}
 	s.w.count("usurper")
-	m := x.home.stateOf(q)
+	m := x.home.titles.stateOf(q)
 	m.Generation, m.Home = m.Generation+1+uint64(s.rng.IntN(3)), slices.Clone(liar.peer[:])
 	lie := func(d Deed) {
 		d.Queue, d.Generation, d.To, d.Root = name, m.Generation, liar.peer, q.root
@@ -92,7 +92,7 @@ func (s *sim) usurper() {
 	} else {
 		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Queue: m}})
 	}
-	if x.home.queues[name].wasHome(liar.peer) {
+	if x.home.titles.byName[name].wasHome(liar.peer) {
 		s.w.fail("usurper: node %d believes that node %d is the home of %s", x.i, liar.i, name)
 	}
 	for e := x.home.live.Front(); e != nil; e = e.Next() {
@@ -120,7 +120,7 @@ func (s *sim) forks() {
 			continue
 		}
 		for _, name := range simNames {
-			q := x.home.queues[name]
+			q := x.home.titles.byName[name]
 			if !q.known() {
 				continue
 			}
@@ -132,7 +132,7 @@ func (s *sim) forks() {
 				continue
 			}
 			from, to := q.deeds[at].To, accomplice
-			m := x.home.stateOf(q)
+			m := x.home.titles.stateOf(q)
 			m.ChangedMs++
 			last := q.state.Generation + 2
 			for m.Generation = q.deeds[at].Generation + 1; ; m.Generation++ {
@@ -145,9 +145,9 @@ func (s *sim) forks() {
 				from, to = to, from
 			}
 			s.w.count("fork")
-			if is := x.home.assess(q, m); !is.valid {
+			if is := x.home.titles.assess(q, m); !is.valid {
 				s.w.fail("fork: node %d does not see that deeds prove it: nothing is tested", x.i)
-			} else if x.home.supersedes(m, is, q) {
+			} else if x.home.titles.supersedes(m, is, q) {
 				s.w.fail("fork: a former home takes %s back at node %d", name, x.i)
 			}
 		}

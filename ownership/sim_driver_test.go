@@ -66,7 +66,7 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 	case *proto.QueueState:
 		_, out := h.Learn(b, now)
 		x.apply(out)
-		if q := h.queues[b.Name]; q.state != nil && (b.Generation < q.state.Generation || b.Generation == q.state.Generation && string(b.Home) < string(q.state.Home)) {
+		if q := h.titles.byName[b.Name]; q.state != nil && (b.Generation < q.state.Generation || b.Generation == q.state.Generation && string(b.Home) < string(q.state.Home)) {
 			x.s.send(x, from, Send{Type: proto.TypeSync, Body: q.state})
 		}
 	default:

@@ -289,7 +289,7 @@ func (s *sim) handOff(x *simNode) {
 				out, err := y.home.HandOff(name, to.peer, y.clock())
 				if errors.Is(err, errTooManyMoves) { // an admin has to confirm its home
 					s.w.count("home confirmed")
-					q := y.home.queues[name]
+					q := y.home.titles.byName[name]
 					signed, _ := simDeeds{s.nodes[0]}.Sign(Deed{Queue: name, Generation: q.state.Generation, To: y.peer, Root: q.root})
 					out, err = y.home.Confirmed(name, signed, y.clock())
 				}

@@ -21,7 +21,9 @@ func validTitle(m *proto.QueueState) bool {
 }
 
 // wasHome reports whether p may speak about tasks of a queue: it is, or once was, its home,
-// as far as is known. No node may of another name.
-func (h *Home) wasHome(name string, p proto.PeerID) bool {
-	return proto.NamesQueue(name) && h.queues[name].wasHome(p)
+// as far as is known. No node may of another name. That an origin sent a task to a node gives
+// no such right; otherwise a node that colludes with an origin could bypass the rules of the
+// queue.
+func (ti *titles) wasHome(name string, p proto.PeerID) bool {
+	return proto.NamesQueue(name) && ti.byName[name].wasHome(p)
 }

@@ -49,8 +49,8 @@ func TestTitlesNeedDeeds(t *testing.T) {
 			h := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}})
 			m := titleBy("topic:orders", admin, liar)
 			tt.change(m)
-			if news, _ := h.Learn(m, Now{}); news != tt.want || (len(h.queues) > 0) != tt.want {
-				t.Errorf("it is accepted: %v, want %v; %d names are known", news, tt.want, len(h.queues))
+			if news, _ := h.Learn(m, Now{}); news != tt.want || (len(h.titles.byName) > 0) != tt.want {
+				t.Errorf("it is accepted: %v, want %v; %d names are known", news, tt.want, len(h.titles.byName))
 			}
 			misfit := strings.HasPrefix(name, "as ") || strings.HasPrefix(name, "a queue") || strings.HasPrefix(name, "with ")
 			if err := validate(&proto.QueueStates{Queues: []*proto.QueueState{m}}); errors.Is(err, proto.ErrMalformed) != misfit {
@@ -81,7 +81,7 @@ func TestTitlesOfDifferentKinds(t *testing.T) {
 		}
 	}
 	const names = 5
-	h.cfg.MaxNames = names
+	h.titles.cfg.MaxNames = names
 	for i := range names {
 		name := "agent:" + string(rune('a'+i%26)) + string(rune('a'+i/26))
 		if _, _, err := h.SignCreation(name, peerOf(6), Now{}); (err == nil) != (i < names-1) {
@@ -171,7 +171,7 @@ func TestATitleIsNotAQueue(t *testing.T) {
 	task := Task{ID: proto.TaskID{1}, Origin: home, Queue: name, Kind: "k", NotAfter: 1 << 50}
 	lease := &proto.Lease{Task: task.ID[:], Queue: name, State: proto.Pending, Generation: 2, NotAfterMs: task.NotAfter}
 	out := h.OnHandoff(home, &proto.Handoff{Lease: lease, Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, task, Now{})
-	if len(h.tasks) != 0 || len(out.Writes) != 0 || len(out.Sends) != 0 || len(h.queues[name].lanes) != 0 {
+	if len(h.tasks) != 0 || len(out.Writes) != 0 || len(out.Sends) != 0 || h.queues[name] != nil {
 		t.Errorf("its home hands over a task: %+v", out)
 	}
 	owner := NewHome(home, 1, Config{Deeds: simDeeds{s.nodes[5]}})
