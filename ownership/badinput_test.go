@@ -273,7 +273,7 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 		h, m, task, now := handed()
 		m.Lease.Generation++
 		h.OnHandoff(otherPeer, m, task, now)
-		if h.tasks[task.ID] == nil || h.moved[task.ID] != nil {
+		if h.tasks[task.ID] == nil || h.transit.byID[task.ID] != nil {
 			t.Error("the task did not come back")
 		}
 	})
@@ -463,7 +463,7 @@ func TestNoTaskWaitsForOneThatCameBack(t *testing.T) {
 	old.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: first[:], Generation: 2}}}, now)
 	back := &proto.Handoff{Lease: &proto.Lease{Task: first[:], Queue: "q", State: proto.Pending, Generation: 3, NotAfterMs: tasks[first].NotAfter}}
 	old.OnHandoff(otherPeer, back, tasks[first], now)
-	if old.tasks[first] == nil && old.moved[first].gen < 4 {
+	if old.tasks[first] == nil && old.transit.byID[first].gen < 4 {
 		t.Fatal("it did not come back: nothing is tested")
 	}
 	for i := range 10 {

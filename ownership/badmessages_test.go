@@ -258,7 +258,7 @@ func (v *victim) state() (all []string) {
 	for id, ts := range h.tasks {
 		all = append(all, fmt.Sprintf("task %x: %v until %v acked %v lapsed %v", id[:2], ts.record(), ts.mem.leaseUntil, ts.mem.acked, ts.mem.lapsed))
 	}
-	for id, entry := range h.moved {
+	for id, entry := range h.transit.byID {
 		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], entry.record()))
 	}
 	for id, e := range h.ended.byID {

@@ -244,7 +244,7 @@ func (d *Driver) perform(p *pendingOutput) {
 func (d *Driver) reportHandedOff(ids []proto.TaskID) {
 	gone := map[proto.PeerID][]proto.TaskID{}
 	for _, id := range ids {
-		if entry := d.home.moved[id]; entry != nil {
+		if entry := d.home.transit.byID[id]; entry != nil {
 			gone[entry.home] = append(gone[entry.home], id)
 		}
 	}

@@ -88,11 +88,11 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 		drive(t, h, out, 0, func() bool { return len(h.tasks) == 0 })
 		taken := new(proto.HandedOff)
-		for id, entry := range h.moved {
+		for id, entry := range h.transit.byID {
 			taken.Moved = append(taken.Moved, &proto.Moved{Task: slices.Clone(id[:]), Generation: entry.gen})
 		}
 		h.OnHandedOff(otherPeer, taken, begin)
-		drive(t, h, Output{}, 24*time.Hour, func() bool { return len(h.moved) == 0 })
+		drive(t, h, Output{}, 24*time.Hour, func() bool { return len(h.transit.byID) == 0 })
 	})
 	t.Run("an owner of all is silent", func(t *testing.T) {
 		h := filled(proto.AtMostOnce)

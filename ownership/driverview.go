@@ -112,8 +112,7 @@ func (d *Driver) Counts(ctx context.Context) (Counts, error) {
 			}
 			c.Queues[x.task.Queue] = v
 		}
-		for e := d.home.handoffs.Front(); e != nil; e = e.Next() {
-			entry := e.Value.(*handoffEntry)
+		for entry := range d.home.transit.unconfirmed() {
 			v := c.Queues[entry.queue]
 			v.Going++
 			c.Queues[entry.queue] = v
@@ -138,8 +137,8 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 			}
 		}
 		v.Unannounced = q.handedOff && !q.announced && !q.title.isHome(d.cfg.Self)
-		for e := d.home.handoffs.Front(); e != nil; e = e.Next() {
-			if e.Value.(*handoffEntry).queue == name {
+		for entry := range d.home.transit.unconfirmed() {
+			if entry.queue == name {
 				v.Going++
 			}
 		}
@@ -230,7 +229,7 @@ type FormerTask struct {
 // FormerTask looks up a task that ended here or went to another home.
 func (d *Driver) FormerTask(ctx context.Context, id proto.TaskID) (p FormerTask, known bool, err error) {
 	found, err := call(ctx, d, func() *FormerTask {
-		if entry := d.home.moved[id]; entry != nil {
+		if entry := d.home.transit.byID[id]; entry != nil {
 			return &FormerTask{Peer: entry.home, Going: entry.lease != nil, Refused: entry.refused}
 		}
 		if x := d.home.ended.find(id); x != nil {

@@ -2,70 +2,12 @@ package ownership
 
 import (
 	"cmp"
-	"container/list"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 )
-
-// A handoffEntry is a task that went to another home. Until that home has confirmed it, the
-// entry holds the state of the task: it is inactive here, and is sent again.
-type handoffEntry struct {
-	task        proto.TaskID
-	queue       string
-	home        proto.PeerID
-	gen         uint64
-	notAfter    int64
-	lease       *proto.Lease // nil once the new home has confirmed it
-	origin      proto.PeerID // of its lane; zero: all origins
-	key         string
-	predecessor proto.TaskID // in its lane
-	blocked     bool         // its lane is blocked
-	sentAt      time.Duration
-	wasSent     bool
-	cancelSent  time.Duration // when a cancel was last sent after it
-	refused     string        // why the new home last refused it
-	elem        *list.Element
-}
-
-func (entry *handoffEntry) record() *proto.Moved {
-	m := &proto.Moved{Task: entry.task[:], Queue: entry.queue, Home: entry.home[:], Generation: entry.gen, NotAfterMs: entry.notAfter, Lease: entry.lease, Key: entry.key, Origin: entry.laneKey().originBytes(), Blocked: entry.blocked}
-	if !entry.predecessor.IsZero() {
-		m.Behind = entry.predecessor[:]
-	}
-	return m
-}
-
-func (entry *handoffEntry) laneKey() laneKey { return laneKey{entry.origin, entry.key} }
-
-// loadMoved takes a record that was found at start.
-func (h *Home) loadMoved(m *proto.Moved) {
-	entry := &handoffEntry{queue: m.Queue, gen: m.Generation, notAfter: m.NotAfterMs, lease: m.Lease, key: m.Key, blocked: m.Blocked}
-	copy(entry.task[:], m.Task)
-	copy(entry.origin[:], m.Origin)
-	copy(entry.predecessor[:], m.Behind)
-	copy(entry.home[:], m.Home)
-	h.moved[entry.task] = entry
-	if entry.lease != nil {
-		entry.elem = h.handoffs.PushBack(entry)
-	}
-}
-
-// restoreLaneTails finds the last task in transit of each lane, after a start.
-func (h *Home) restoreLaneTails() {
-	followed := map[proto.TaskID]bool{}
-	for e := h.handoffs.Front(); e != nil; e = e.Next() {
-		followed[e.Value.(*handoffEntry).predecessor] = true
-	}
-	for e := h.handoffs.Front(); e != nil; e = e.Next() {
-		if entry := e.Value.(*handoffEntry); entry.key != "" && !followed[entry.task] {
-			h.queue(entry.queue).lane(entry.laneKey()).lastMoved = entry
-		}
-	}
-}
 
 // HandOff gives a queue to another home: first the queue, after which nothing new is
 // granted here, then its tasks, as fast as the other home confirms them. Owners keep
@@ -136,8 +78,8 @@ func (h *Home) refresh(name string) {
 // each home: one that takes none delays only its own.
 func (h *Home) moveOut() {
 	inTransit := map[proto.PeerID]int{}
-	for e := h.handoffs.Front(); e != nil; e = e.Next() {
-		inTransit[e.Value.(*handoffEntry).home]++
+	for entry := range h.transit.unconfirmed() {
+		inTransit[entry.home]++
 	}
 	for _, q := range h.order {
 		if q.title.isHome(h.self) {
@@ -157,10 +99,12 @@ func (h *Home) moveOut() {
 // moveTask moves the state of a task to a new home. That is written before the handoff is
 // sent: the state is never active at two homes.
 func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
-	h.unlinkSuccessors(ts)
+	if ts.gen > 1 && ts.mem.lane != nil {
+		h.transit.unlink(ts.task.ID, &h.out)
+	}
 	entry := &handoffEntry{task: ts.task.ID, queue: ts.task.Queue, home: to, gen: ts.gen + 1, notAfter: ts.task.NotAfter}
 	if l := ts.mem.lane; l != nil {
-		if l.lastMoved != nil && l.lastMoved.lease != nil && h.moved[l.lastMoved.task] == l.lastMoved {
+		if l.lastMoved != nil && l.lastMoved.lease != nil && h.transit.byID[l.lastMoved.task] == l.lastMoved {
 			entry.predecessor = l.lastMoved.task // it is still in transit
 		}
 		l.lastMoved, entry.origin, entry.key, entry.blocked = entry, l.key.origin, l.key.key, l.blocked
@@ -168,29 +112,13 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 	ts.gen = entry.gen
 	entry.lease = proto.Clone(ts.record())
 	h.remove(ts)
-	h.moved[entry.task] = entry
-	entry.elem = h.handoffs.PushBack(entry)
-	h.out.put(taskKey(keyMoved, entry.task), entry.record())
+	h.transit.add(entry, &h.out)
 	h.out.drop(taskKey(keyLease, entry.task))
 	h.event(EventMovedOut, ts, to, "")
 }
 
-// unlinkSuccessors removes ts as the predecessor of tasks that followed it out earlier. It
-// came back since, and is now the last of its lane: they would wait for each other.
-func (h *Home) unlinkSuccessors(ts *taskState) {
-	if ts.gen <= 1 || ts.mem.lane == nil {
-		return
-	}
-	for e := h.handoffs.Front(); e != nil; e = e.Next() {
-		if entry := e.Value.(*handoffEntry); entry.predecessor == ts.task.ID {
-			entry.predecessor = proto.TaskID{}
-			h.out.put(taskKey(keyMoved, entry.task), entry.record())
-		}
-	}
-}
-
-// resendHandoffs sends entries that are new or not confirmed: first the deeds of the queue,
-// which authorize the tasks.
+// resendHandoffs sends what is new or not confirmed: first the deeds of the queues, which
+// authorize the tasks.
 func (h *Home) resendHandoffs() {
 	for _, q := range h.order {
 		if q.announced || q.title.isHome(h.self) || !proto.NamesQueue(q.title.name) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
@@ -202,24 +130,12 @@ func (h *Home) resendHandoffs() {
 		copy(to[:], q.title.state.Home)
 		h.out.send(to, proto.TypeHandoff, m)
 	}
-	for e := h.handoffs.Front(); e != nil; e = e.Next() {
-		entry := e.Value.(*handoffEntry)
-		if entry.wasSent && h.now.Mono-entry.sentAt < h.cfg.Heartbeat {
-			continue
+	h.transit.resend(h.now, h.cfg.Heartbeat, func(queue string) *proto.QueueState {
+		if q := h.queue(queue); q.title.known() && !q.announced { // the node that takes the task must know the home of its queue
+			return h.titles.stateOf(q.title)
 		}
-		entry.sentAt, entry.wasSent = h.now.Mono, true
-		m := &proto.Handoff{Lease: entry.lease, ClockMs: h.now.Wall}
-		if b := h.moved[entry.predecessor]; b != nil && b.lease != nil && b.home == entry.home {
-			m.Behind, m.BehindGeneration = slices.Clone(entry.predecessor[:]), b.gen
-		}
-		if entry.blocked {
-			m.Blocks = []*proto.LaneBlock{{Queue: entry.queue, Key: entry.key, Origin: entry.laneKey().originBytes()}}
-		}
-		if q := h.queue(entry.queue); q.title.state != nil && !q.announced { // the node that takes the task must know the home of its queue
-			m.Queue = h.titles.stateOf(q.title)
-		}
-		h.out.send(entry.home, proto.TypeHandoff, m)
-	}
+		return nil
+	}, &h.out)
 }
 
 // allBlocked returns the blocked lanes of q, ordered by key.
@@ -337,14 +253,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		h.event(EventConflict, old, from, "a later generation of the task came")
 		h.remove(old)
 	}
-	if entry := h.moved[t.ID]; entry != nil {
-		if entry.elem != nil {
-			h.handoffs.Remove(entry.elem)
-		}
-		entry.lease = nil
-		delete(h.moved, t.ID)
-		h.out.drop(taskKey(keyMoved, t.ID))
-	}
+	h.transit.remove(t.ID, &h.out)
 	h.ended.remove(t.ID)
 	ts := taskStateOf(t, proto.Clone(m.Lease))
 	if h.epochs.raise(ts.epoch.Boot) {
@@ -377,7 +286,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 
 // wasHere reports whether this or a later generation of a task is or was here.
 func (h *Home) wasHere(id proto.TaskID, gen uint64) bool {
-	entry, ts := h.moved[id], h.tasks[id]
+	entry, ts := h.transit.byID[id], h.tasks[id]
 	return entry != nil && entry.gen >= gen || h.ended.find(id) != nil || ts != nil && ts.gen >= gen
 }
 
@@ -387,7 +296,7 @@ func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
 	if ts := h.tasks[id]; ts != nil {
 		return ts.gen >= gen
 	}
-	if entry := h.moved[id]; entry != nil {
+	if entry := h.transit.byID[id]; entry != nil {
 		return entry.gen > gen
 	}
 	return h.ended.find(id) != nil
@@ -399,79 +308,26 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 	for _, a := range m.GetMoved() {
 		if len(a.Task) == 0 {
 			if q := h.queues[a.Queue]; q != nil && q.title.state != nil && string(q.title.state.Home) == string(from[:]) && a.Generation >= q.title.state.Generation {
-				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
+				if l := q.lanes[laneKeyFrom(a.Origin, a.Key)]; a.Key != "" && l != nil && l.blocked && !q.title.isHome(h.self) {
+					h.unblock(q, l) // if the queue comes back, that home reports whether it still is blocked
+				}
 				q.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
 			} else {
 				h.out.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
 			}
 			continue
 		}
-		id, err := proto.TaskIDFrom(a.Task)
-		entry := h.moved[id]
-		if err != nil || entry == nil || entry.home != from || a.Generation < entry.gen || entry.lease == nil {
-			h.out.ignored(id, from, proto.Seq{}, "it confirms a task that was not handed to it, or confirmed it before")
+		entry := h.transit.confirm(from, a, &h.out)
+		if entry == nil || entry.key == "" {
 			continue
 		}
-		entry.lease = nil
-		h.handoffs.Remove(entry.elem)
-		entry.elem = nil
-		if q := h.queues[entry.queue]; entry.key != "" && q.lanes[entry.laneKey()] != nil {
+		if q := h.queues[entry.queue]; q.lanes[entry.laneKey()] != nil {
 			h.rescheduleHead(q, q.lanes[entry.laneKey()]) // it may have been the last of its lane
 		}
-		h.out.put(taskKey(keyMoved, id), entry.record())
-		h.out.HandedOff = append(h.out.HandedOff, id)
 	}
 	for _, a := range m.GetRefused() {
-		h.handoffRefused(from, a)
+		h.transit.refuse(from, a, &h.out)
 	}
 	h.moveOut()
 	return h.endInput()
-}
-
-// handoffRefused notes why the new home rejects a task now; the task is sent again.
-// NEED_BODY is not a rejection: the body is sent first.
-func (h *Home) handoffRefused(from proto.PeerID, a *proto.HandoffRefused) {
-	id, err := proto.TaskIDFrom(a.Task)
-	entry := h.moved[id]
-	if err != nil || entry == nil || entry.home != from || a.Generation != entry.gen || entry.lease == nil {
-		h.out.ignored(id, from, proto.Seq{}, "it refuses a task that is not in transit to it")
-		return
-	}
-	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)
-	if a.Code == proto.CodeNeedBody || cause == entry.refused {
-		return
-	}
-	entry.refused = cause
-	h.out.Events = append(h.out.Events, Event{Kind: EventNotTaken, Task: id, Queue: entry.queue, Peer: from, Cause: cause})
-}
-
-// forgetBlock unblocks a lane of a queue that moved, once the new home has confirmed that
-// the lane is blocked there. If the queue comes back, that home reports whether it still
-// is.
-func (h *Home) forgetBlock(q *queue, key laneKey) {
-	if l := q.lanes[key]; key.key != "" && l != nil && l.blocked && !q.title.isHome(h.self) {
-		h.unblock(q, l)
-	}
-}
-
-// forgetMoved drops entries when no copy of a message can refer to them any more.
-func (h *Home) forgetMoved() {
-	if h.now.Mono-h.sweptAt < 10*time.Minute {
-		return
-	}
-	var old []proto.TaskID
-	for id, entry := range h.moved {
-		if entry.lease == nil && h.now.past(h.cfg.resultDeadline(entry.notAfter)+h.cfg.Skew.Milliseconds()) {
-			old = append(old, id)
-		}
-	}
-	slices.SortFunc(old, proto.TaskID.Compare)
-	for _, id := range old {
-		if h.out.full() {
-			return // the rest follows at the next scan
-		}
-		delete(h.moved, id)
-		h.out.drop(taskKey(keyMoved, id))
-	}
-	h.sweptAt = h.now.Mono
 }

@@ -120,7 +120,7 @@ func TestATaskThatMovedIsReportedAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	keep(disk, out)
-	taken := &proto.Moved{Task: confirmed.ID[:], Generation: h.moved[confirmed.ID].gen}
+	taken := &proto.Moved{Task: confirmed.ID[:], Generation: h.transit.byID[confirmed.ID].gen}
 	keep(disk, h.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{taken}}, now))
 
 	h = NewHome(homePeer, 101, Config{})
@@ -142,7 +142,7 @@ func TestATaskThatMovedIsReportedAfterARestart(t *testing.T) {
 // PendingHandoffs returns how many tasks are in transit to another home, or still have to
 // go.
 func (h *Home) PendingHandoffs() int {
-	n := h.handoffs.Len()
+	n := h.transit.open.Len()
 	for e := h.live.Front(); e != nil; e = e.Next() {
 		if ts := e.Value.(*taskState); !ts.mem.queue.title.isHome(h.self) {
 			n++

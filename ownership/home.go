@@ -29,15 +29,13 @@ type Home struct {
 	queues    map[string]*queue
 	order     []*queue // in the order in which they were added
 	members   members
-	moved     map[proto.TaskID]*handoffEntry
-	handoffs  *list.List     // of *handoffEntry: handed over and not confirmed
+	transit   transit
 	handedOff []proto.TaskID // given to Restore though their new homes have confirmed them
 	ended     endedTasks
 	titles    titles
 
 	scan           clockGuard
-	statusRequests []*taskState  // whose owners get a Status at the end of this input
-	sweptAt        time.Duration // when forgetMoved ran last
+	statusRequests []*taskState // whose owners get a Status at the end of this input
 }
 
 // NewHome returns the home of node self, whose boot number is boot. Epochs of earlier boots
@@ -47,7 +45,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	return &Home{
 		cfg: cfg, self: self, titles: newTitles(self, cfg), epochs: epochs{boot: boot}, active: true,
 		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, members: members{byPeer: map[proto.PeerID]*node{}},
-		moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
+		transit: transit{byID: map[proto.TaskID]*handoffEntry{}}, ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
 	}
 }
 
@@ -89,7 +87,7 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		h.loadMoved(m)
+		h.transit.load(m)
 	case keyQueue:
 		m := new(proto.QueueState)
 		if err := proto.Decode(val, m); err != nil {
@@ -131,10 +129,10 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 // record if it has one. A lease gets one full period from now.
 func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	h.now = now
-	if entry := h.moved[t.ID]; entry != nil && entry.lease == nil {
+	if entry := h.transit.byID[t.ID]; entry != nil && entry.lease == nil {
 		h.handedOff = append(h.handedOff, t.ID)
 	}
-	if h.ended.find(t.ID) != nil || h.moved[t.ID] != nil || h.tasks[t.ID] != nil {
+	if h.ended.find(t.ID) != nil || h.transit.byID[t.ID] != nil || h.tasks[t.ID] != nil {
 		return
 	}
 	ts := &taskState{task: t, state: proto.Pending, gen: 1}
@@ -157,7 +155,9 @@ func (h *Home) Begin(now Now) Output {
 	h.epochs.put(o, h.self)
 	o.HandedOff, h.handedOff = h.handedOff, nil
 	h.scan = clockGuard{last: now, seen: true}
-	h.restoreLaneTails()
+	for _, entry := range h.transit.tails() {
+		h.queue(entry.queue).lane(entry.laneKey()).lastMoved = entry
+	}
 	for e := h.live.Front(); e != nil; {
 		ts := e.Value.(*taskState)
 		e = e.Next()
@@ -175,7 +175,7 @@ func (h *Home) Begin(now Now) Output {
 // Add takes a task whose record is durable here. A known one is left unchanged.
 func (h *Home) Add(t Task, now Now) Output {
 	h.beginInput(now)
-	if h.tasks[t.ID] == nil && h.ended.find(t.ID) == nil && h.moved[t.ID] == nil {
+	if h.tasks[t.ID] == nil && h.ended.find(t.ID) == nil && h.transit.byID[t.ID] == nil {
 		ts := &taskState{task: t, state: proto.Pending, gen: 1}
 		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
@@ -351,20 +351,10 @@ func (h *Home) cancel(id proto.TaskID, hard bool) Location {
 		h.cancelTask(ts, hard)
 		return LocationHere
 	}
-	entry := h.moved[id]
-	if entry == nil {
-		return LocationUnknown
-	}
-	if entry.cancelSent > 0 && h.now.Mono-entry.cancelSent < h.cfg.Heartbeat {
+	if h.transit.cancel(id, hard, h.now, h.cfg.Heartbeat, &h.out) {
 		return LocationMoved
 	}
-	entry.cancelSent = max(h.now.Mono, 1)
-	if l := entry.lease; l != nil && (!l.Cancel || hard && !l.CancelHard) {
-		l.Cancel, l.CancelHard = true, l.CancelHard || hard // in case the new home does not have it yet
-		h.out.put(taskKey(keyMoved, id), entry.record())
-	}
-	h.out.send(entry.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Hard: hard, Reason: "cancelled at an earlier home"})
-	return LocationMoved
+	return LocationUnknown
 }
 
 func (h *Home) cancelTask(ts *taskState, hard bool) {
@@ -386,7 +376,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	if err != nil {
 		return h.endInput()
 	}
-	ts, entry := h.tasks[id], h.moved[id]
+	ts, entry := h.tasks[id], h.transit.byID[id]
 	switch {
 	case ts != nil && h.titles.wasHome(ts.task.Queue, from), entry != nil && h.titles.wasHome(entry.queue, from):
 		h.cancel(id, m.GetHard())

@@ -254,7 +254,7 @@ func TestLanesThatMovedAreForgotten(t *testing.T) {
 	if _, err := f.home.HandOff("q", otherPeer, f.now); err != nil {
 		t.Fatal(err)
 	}
-	for id, entry := range f.home.moved {
+	for id, entry := range f.home.transit.byID {
 		f.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: entry.gen}}}, f.now)
 	}
 	if n := len(f.home.queue("q").lanes); n != 0 || f.home.PendingHandoffs() != 0 {

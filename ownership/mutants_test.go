@@ -37,14 +37,14 @@ var rules = []mutant{
 	{name: "no full period after a restart", edits: []edit{{"home.go", "Restore", "h.insert(ts)", "if MUTANT {\nts.mem.leaseUntil = now.Mono\n}\nh.insert(ts)"}}},
 	{name: "clock jump not guarded", edits: []edit{{"scan.go", "jumped", "!g.seen", "!g.seen || MUTANT"}}},
 	{name: "old home acts after a handoff", edits: []edit{{"handoff.go", "moveTask", "ts.gen = entry.gen", `if MUTANT {
-		if h.moved[entry.task] != nil {
+		if h.transit.byID[entry.task] != nil {
 			return
 		}
 		m := ts.record()
 		m.Generation = entry.gen
 		entry.lease = proto.Clone(m)
-		entry.elem = h.handoffs.PushBack(entry)
-		h.moved[entry.task] = entry
+		entry.elem = h.transit.open.PushBack(entry)
+		h.transit.byID[entry.task] = entry
 		return
 	}
 	ts.gen = entry.gen`}}},
@@ -78,7 +78,7 @@ var rules = []mutant{
 	}},
 	{name: "parked task run again", edits: []edit{{"owner.go", "crashed", "case p == PolicyPark:", "case p == PolicyPark && !MUTANT:"}}},
 	{name: "crash not reported", edits: []edit{{"owner.go", "Begin", "o.crashed(r, policy(r.task))", "if !MUTANT {\no.crashed(r, policy(r.task))\n}"}}},
-	{name: "cancel lost after a handoff", seeds: 500, edits: []edit{{"home.go", "cancel", "entry == nil", "entry == nil || MUTANT"}}},
+	{name: "cancel lost after a handoff", seeds: 500, edits: []edit{{"transit.go", "cancel", "entry == nil", "entry == nil || MUTANT"}}},
 	{name: "cancel forgotten", seeds: 500, edits: []edit{
 		{"rule.go", "handleDeclined", "ts.cancel", "ts.cancel && !MUTANT"},
 		{"handoff.go", "admit", "ts.cancel && ts.free()", "ts.cancel && ts.free() && !MUTANT"},

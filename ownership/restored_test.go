@@ -153,7 +153,7 @@ func TestATaskThatMayHaveRunMovesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	now.Mono, now.Boot = now.Mono+time.Minute, now.Boot+time.Minute
-	if o := h.Tick(now); len(o.Ends) > 0 || h.moved[task.ID] == nil {
+	if o := h.Tick(now); len(o.Ends) > 0 || h.transit.byID[task.ID] == nil {
 		t.Errorf("it ended here: %+v", o.Ends)
 	}
 }

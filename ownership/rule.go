@@ -45,7 +45,7 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 
 // answerElsewhere answers about a task that is not here.
 func (h *Home) answerElsewhere(k claim, r *proto.Ruling) {
-	if entry := h.moved[k.task]; entry != nil {
+	if entry := h.transit.byID[k.task]; entry != nil {
 		r.Code, r.Home, r.Generation = proto.CodeMoved, slices.Clone(entry.home[:]), entry.gen
 		return
 	}

@@ -56,7 +56,7 @@ func (h *Home) scanAll() {
 		}
 	}
 	h.ended.forget(h.now, h.cfg, &h.out)
-	h.forgetMoved()
+	h.transit.forget(h.now, h.cfg, &h.out)
 	h.moveOut()
 }
 

@@ -657,7 +657,7 @@ func (w *checker) where(id proto.TaskID) (out string) {
 			}
 			out += fmt.Sprintf("[state at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, ts.state.Name(), ts.epoch, ts.gen, ts.owner[0]-1, ts.released, ts.mem.lapsed, ts.mem.acked, ts.cancel, ts.mem.ready != nil)
 		}
-		if entry := x.home.moved[id]; entry != nil {
+		if entry := x.home.transit.byID[id]; entry != nil {
 			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(entry.home[0])-1, entry.gen, entry.lease != nil)
 		}
 		if e := x.home.ended.find(id); e != nil {

@@ -380,7 +380,7 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 	if !x.up || x.paused {
 		return false
 	}
-	here, moved := x.home.tasks[id] != nil, x.home.moved[id] != nil
+	here, moved := x.home.tasks[id] != nil, x.home.transit.byID[id] != nil
 	_, out := x.home.Cancel(id, false, x.clock())
 	x.apply(out)
 	switch {
@@ -397,7 +397,7 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 func (s *sim) cancelMoved() {
 	for _, id := range s.w.order {
 		for _, x := range s.nodes {
-			if t := s.w.tasks[id]; x.home.moved[id] != nil && t.end == nil && s.chance(4) {
+			if t := s.w.tasks[id]; x.home.transit.byID[id] != nil && t.end == nil && s.chance(4) {
 				s.cancel(x, id)
 			}
 		}
