@@ -152,7 +152,7 @@ func TestAnswersAboutManyBlockedLanesAreCheap(t *testing.T) {
 	for i := range proto.MaxGroup {
 		m.Moved = append(m.Moved, &proto.Moved{Queue: "q", Generation: q.title.state.Generation, Key: fmt.Sprint("none-", i), Blocked: true})
 	}
-	if n := testing.AllocsPerRun(1, func() { to.OnHandedOff(ownerPeer, m, f.now) }); n > 4*proto.MaxGroup || q.announced {
-		t.Errorf("%d lines take %.0f allocations; announced %v", proto.MaxGroup, n, q.announced)
+	if n := testing.AllocsPerRun(1, func() { to.OnHandedOff(ownerPeer, m, f.now) }); n > 4*proto.MaxGroup || q.title.announced {
+		t.Errorf("%d lines take %.0f allocations; announced %v", proto.MaxGroup, n, q.title.announced)
 	}
 }

@@ -105,12 +105,6 @@ func (ti *titles) signCreation(name string, p proto.PeerID, o *Output) (*proto.S
 
 func creationKey(name string) string { return string(rune(keyCreation)) + name }
 
-// Confirm signs as an admin that p is the home of a queue, which its deeds have proven
-// here. A chain of deeds may begin with that and need not go back further.
-func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
-	return h.titles.confirm(name, generation, p)
-}
-
 // confirm signs as an admin that p is the home of a name, which its deeds have proven here. A
 // chain of deeds may begin with that and need not go back further.
 func (ti *titles) confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {

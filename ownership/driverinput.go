@@ -407,7 +407,7 @@ func (d *Driver) SignCreation(ctx context.Context, name string, p proto.PeerID) 
 
 // Confirm signs as an admin that p is the home of a queue, as is known here.
 func (d *Driver) Confirm(ctx context.Context, name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
-	return d.signed(ctx, func() (*proto.Signed, error) { return d.home.Confirm(name, generation, p) })
+	return d.signed(ctx, func() (*proto.Signed, error) { return d.home.titles.confirm(name, generation, p) })
 }
 
 func (d *Driver) signed(ctx context.Context, sign func() (*proto.Signed, error)) (*proto.Signed, error) {

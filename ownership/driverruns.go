@@ -58,22 +58,19 @@ func pieceKey(prefix byte, id proto.TaskID, piece int) string {
 }
 
 // join takes the pieces of results and probes that were found at start, by prefix and task.
-func (a *runRecords) join(pieces map[string][][]byte) error {
+func (a *runRecords) join(pieces map[string][][]byte) (err error) {
 	for key, all := range pieces {
 		id, b := proto.TaskID([]byte(key[1:])), slices.Concat(all...)
 		if key[0] == keyProbe {
-			g := new(proto.Grant)
-			if err := proto.Decode(b, g); err != nil {
-				return fmt.Errorf("the grant of %s: %w", id, err)
-			}
-			a.probes[id] = probe{g, len(all)}
-			continue
+			a.probes[id] = probe{new(proto.Grant), len(all)}
+			err = proto.Decode(b, a.probes[id].grant)
+		} else {
+			a.results[id] = result{new(proto.Outcome), len(all)}
+			err = proto.Decode(b, a.results[id].outcome)
 		}
-		o := new(proto.Outcome)
-		if err := proto.Decode(b, o); err != nil {
-			return fmt.Errorf("the result of %s: %w", id, err)
+		if err != nil {
+			return fmt.Errorf("the grant or the result of %s: %w", id, err)
 		}
-		a.results[id] = result{o, len(all)}
 	}
 	return nil
 }

@@ -37,13 +37,13 @@ func (d *Driver) Leases(ctx context.Context, match func(LeaseView) bool, limit i
 			}
 		}
 		now := d.now()
-		for e := d.home.live.Front(); e != nil; e = e.Next() {
-			if ts := e.Value.(*taskState); !ts.free() {
+		for ts := range each[*taskState](d.home.live) {
+			if !ts.free() {
 				take(ts.view(now))
 			}
 		}
-		for e := d.owner.live.Front(); e != nil; e = e.Next() {
-			if x := e.Value.(*run); x.phase != proto.LeaseClosed {
+		for x := range each[*run](d.owner.live) {
+			if x.phase != proto.LeaseClosed {
 				take(x.view(now))
 			}
 		}
@@ -101,8 +101,7 @@ type Counts struct {
 func (d *Driver) Counts(ctx context.Context) (Counts, error) {
 	return call(ctx, d, func() Counts {
 		c := Counts{Queues: map[string]QueueView{}, Owners: map[proto.PeerID]int{}, Rescued: d.home.rescued}
-		for e := d.home.live.Front(); e != nil; e = e.Next() {
-			x := e.Value.(*taskState)
+		for x := range each[*taskState](d.home.live) {
 			v := c.Queues[x.task.Queue]
 			if x.leased() {
 				v.Owned++
@@ -112,7 +111,7 @@ func (d *Driver) Counts(ctx context.Context) (Counts, error) {
 			}
 			c.Queues[x.task.Queue] = v
 		}
-		for entry := range d.home.transit.unconfirmed() {
+		for entry := range each[*handoffEntry](&d.home.transit.open) {
 			v := c.Queues[entry.queue]
 			v.Going++
 			c.Queues[entry.queue] = v
@@ -129,15 +128,15 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 			return v
 		}
 		q.refreshMembers(&d.home.members)
-		for e := q.tasks.Front(); e != nil; e = e.Next() {
-			if e.Value.(*taskState).leased() {
+		for ts := range each[*taskState](&q.tasks) {
+			if ts.leased() {
 				v.Owned++
 			} else {
 				v.Waiting++
 			}
 		}
-		v.Unannounced = q.handedOff && !q.announced && !q.title.isHome(d.cfg.Self)
-		for entry := range d.home.transit.unconfirmed() {
+		v.Unannounced = q.handedOff && !q.title.announced && !q.title.isHome(d.cfg.Self)
+		for entry := range each[*handoffEntry](&d.home.transit.open) {
 			if entry.queue == name {
 				v.Going++
 			}
@@ -201,8 +200,8 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err error) {
 	n, err := call(ctx, d, func() (n struct{ running, unanswered int }) {
 		n.running = len(d.starts.running)
-		for e := d.owner.live.Front(); e != nil; e = e.Next() {
-			switch x := e.Value.(*run); x.phase {
+		for x := range each[*run](d.owner.live) {
+			switch x.phase {
 			case proto.LeaseReleased:
 				n.unanswered++
 			case proto.LeaseFinished:

@@ -55,8 +55,7 @@ func (n Now) plausibleBoot() uint64 {
 // it will be sent to that owner again.
 func (e *epochs) settle(live *list.List) {
 	e.watermarks, e.newest = map[proto.PeerID]proto.Seq{}, e.last()
-	for x := live.Front(); x != nil; x = x.Next() {
-		ts := x.Value.(*taskState)
+	for ts := range each[*taskState](live) {
 		if !ts.leased() || ts.mem.acked {
 			continue
 		}

@@ -98,7 +98,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
 	ts.epoch = h.epochs.next()
-	ts.owner, ts.token, ts.boot = p, h.cfg.token(), h.members.bootID(p)
+	ts.owner, ts.token, ts.boot = p, h.cfg.token(), h.members.byPeer[p].known.BootID
 	ts.state, ts.released = proto.Accepted, false
 	ts.mem.lapsed, ts.mem.acked, ts.mem.silentSince = false, false, 0
 	ts.mem.leaseUntil = h.now.Mono + h.period(ts)

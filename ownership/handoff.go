@@ -68,9 +68,9 @@ func (h *Home) refresh(name string) {
 	if q.title.isHome(h.self) == was {
 		return
 	}
-	q.announced, q.handedOff = false, q.handedOff || was
-	for e := q.tasks.Front(); e != nil; e = e.Next() {
-		h.reschedule(e.Value.(*taskState))
+	q.handedOff = q.handedOff || was
+	for ts := range each[*taskState](&q.tasks) {
+		h.reschedule(ts)
 	}
 }
 
@@ -78,15 +78,14 @@ func (h *Home) refresh(name string) {
 // each home: one that takes none delays only its own.
 func (h *Home) moveOut() {
 	inTransit := map[proto.PeerID]int{}
-	for entry := range h.transit.unconfirmed() {
+	for entry := range each[*handoffEntry](&h.transit.open) {
 		inTransit[entry.home]++
 	}
 	for _, q := range h.order {
 		if q.title.isHome(h.self) {
 			continue
 		}
-		var to proto.PeerID
-		copy(to[:], q.title.state.Home)
+		to := proto.PeerID(q.title.state.Home)
 		for e := q.tasks.Front(); e != nil && inTransit[to] < h.cfg.HandoffWindow && !h.out.full(); inTransit[to]++ {
 			ts := e.Value.(*taskState)
 			e = e.Next()
@@ -120,19 +119,17 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 // resendHandoffs sends what is new or not confirmed: first the deeds of the queues, which
 // authorize the tasks.
 func (h *Home) resendHandoffs() {
-	for _, q := range h.order {
-		if q.announced || q.title.isHome(h.self) || !proto.NamesQueue(q.title.name) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
+	for _, t := range h.titles.order {
+		if t.announced || t.isHome(h.self) || !proto.NamesQueue(t.name) || t.announcedAt > 0 && h.now.Mono-t.announcedAt < h.cfg.Heartbeat {
 			continue
 		}
-		q.announcedAt = max(h.now.Mono, 1)
-		m := &proto.Handoff{Queue: h.titles.stateOf(q.title), Blocks: q.blocks()}
-		var to proto.PeerID
-		copy(to[:], q.title.state.Home)
-		h.out.send(to, proto.TypeHandoff, m)
+		t.announcedAt = max(h.now.Mono, 1)
+		m := &proto.Handoff{Queue: h.titles.stateOf(t), Blocks: h.queue(t.name).blocks()}
+		h.out.send(proto.PeerID(t.state.Home), proto.TypeHandoff, m)
 	}
 	h.transit.resend(h.now, h.cfg.Heartbeat, func(queue string) *proto.QueueState {
-		if q := h.queue(queue); q.title.known() && !q.announced { // the node that takes the task must know the home of its queue
-			return h.titles.stateOf(q.title)
+		if t := h.titles.byName[queue]; t.known() && !t.announced { // the node that takes the task must know the home of its queue
+			return h.titles.stateOf(t)
 		}
 		return nil
 	}, &h.out)
@@ -302,19 +299,29 @@ func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
 	return h.ended.find(id) != nil
 }
 
+// queueTaken notes that the new home of a name knows it, or a blocked lane of its queue. If the
+// queue comes back, that home reports whether the lane still is blocked.
+func (h *Home) queueTaken(from proto.PeerID, a *proto.Moved) {
+	t, q := h.titles.byName[a.Queue], h.queues[a.Queue]
+	if !t.known() || string(t.state.Home) != string(from[:]) || a.Generation < t.state.Generation {
+		h.out.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
+		return
+	}
+	if t.announced = true; q == nil {
+		return
+	}
+	if l := q.lanes[laneKeyFrom(a.Origin, a.Key)]; a.Key != "" && l != nil && l.blocked && !t.isHome(h.self) {
+		h.unblock(q, l)
+	}
+	t.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
+}
+
 // OnHandedOff notes what the new home has taken.
 func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Output {
 	h.beginInput(now)
 	for _, a := range m.GetMoved() {
 		if len(a.Task) == 0 {
-			if q := h.queues[a.Queue]; q != nil && q.title.state != nil && string(q.title.state.Home) == string(from[:]) && a.Generation >= q.title.state.Generation {
-				if l := q.lanes[laneKeyFrom(a.Origin, a.Key)]; a.Key != "" && l != nil && l.blocked && !q.title.isHome(h.self) {
-					h.unblock(q, l) // if the queue comes back, that home reports whether it still is blocked
-				}
-				q.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
-			} else {
-				h.out.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
-			}
+			h.queueTaken(from, a)
 			continue
 		}
 		entry := h.transit.confirm(from, a, &h.out)

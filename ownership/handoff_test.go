@@ -69,8 +69,8 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	if to.tasks[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
 		t.Errorf("the next of the lane is there: %v; blocked lanes: %v", to.tasks[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
 	}
-	if q := old.queue("q"); len(q.blocks()) != 0 || !q.announced {
-		t.Errorf("the old home keeps %v; announced: %v", q.blocks(), q.announced)
+	if q := old.queue("q"); len(q.blocks()) != 0 || !q.title.announced {
+		t.Errorf("the old home keeps %v; announced: %v", q.blocks(), q.title.announced)
 	}
 }
 
@@ -143,8 +143,8 @@ func TestATaskThatMovedIsReportedAfterARestart(t *testing.T) {
 // go.
 func (h *Home) PendingHandoffs() int {
 	n := h.transit.open.Len()
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		if ts := e.Value.(*taskState); !ts.mem.queue.title.isHome(h.self) {
+	for ts := range each[*taskState](h.live) {
+		if !ts.mem.queue.title.isHome(h.self) {
 			n++
 		}
 	}

@@ -34,7 +34,7 @@ type Home struct {
 	ended     endedTasks
 	titles    titles
 
-	scan           clockGuard
+	lastScan       *Now         // nil: none
 	statusRequests []*taskState // whose owners get a Status at the end of this input
 }
 
@@ -43,8 +43,9 @@ type Home struct {
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	cfg = cfg.withDefaults()
 	return &Home{
-		cfg: cfg, self: self, titles: newTitles(self, cfg), epochs: epochs{boot: boot}, active: true,
-		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, members: members{byPeer: map[proto.PeerID]*node{}},
+		cfg: cfg, self: self, epochs: epochs{boot: boot}, active: true,
+		titles: titles{cfg: cfg, self: self, byName: map[string]*title{}, creations: map[string]proof{}, usage: map[proto.PeerID]*homeUsage{}},
+		tasks:  map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, members: members{byPeer: map[proto.PeerID]*node{}},
 		transit: transit{byID: map[proto.TaskID]*handoffEntry{}}, ended: endedTasks{byID: map[proto.TaskID]*list.Element{}},
 	}
 }
@@ -66,58 +67,48 @@ func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause str
 	h.out.Events = append(h.out.Events, e.of(ts))
 }
 
+// homeRecords creates the empty records of a home, by the prefixes of their keys.
+var homeRecords = map[byte]func() proto.Body{
+	keyLease:    func() proto.Body { return new(proto.Lease) },
+	keyMoved:    func() proto.Body { return new(proto.Moved) },
+	keyQueue:    func() proto.Body { return new(proto.QueueState) },
+	keyCreation: func() proto.Body { return new(proto.Signed) },
+	keyBlock:    func() proto.Body { return new(proto.LaneBlock) },
+	keyHomeBoot: func() proto.Body { return new(proto.HomeMark) },
+}
+
 // Load takes a record of the Leases bucket that was found at start. It returns the records
 // of live tasks, which are for [Home.Restore].
 func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
-	if key == "" {
+	if key == "" || homeRecords[key[0]] == nil {
 		return nil, nil
 	}
-	switch key[0] {
-	case keyLease:
-		m := new(proto.Lease)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
+	record := homeRecords[key[0]]()
+	if err := proto.Decode(val, record); err != nil {
+		return nil, err
+	}
+	switch m := record.(type) {
+	case *proto.Lease:
 		if !m.State.Terminal() {
 			return m, nil
 		}
 		h.ended.load(m)
-	case keyMoved:
-		m := new(proto.Moved)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
+	case *proto.Moved:
 		h.transit.load(m)
-	case keyQueue:
-		m := new(proto.QueueState)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
-		h.titles.load(m)
+	case *proto.QueueState:
+		h.titles.accept(h.titles.named(m.Name), m)
 		if proto.NamesQueue(m.Name) {
 			h.apply(h.queue(m.Name))
 		}
-	case keyCreation:
-		m := new(proto.Signed)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
+	case *proto.Signed:
 		for _, d := range h.titles.proofs([]*proto.Signed{m}) {
 			h.titles.creations[d.Queue] = d
 		}
-	case keyBlock:
-		m := new(proto.LaneBlock)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
+	case *proto.LaneBlock:
 		q, head := h.queue(m.Queue), proto.TaskID{}
 		copy(head[:], m.Task)
 		q.block(q.lane(laneKeyFrom(m.Origin, m.Key)), head)
-	case keyHomeBoot:
-		m := new(proto.HomeMark)
-		if err := proto.Decode(val, m); err != nil {
-			return nil, err
-		}
+	case *proto.HomeMark:
 		if string(m.Home) == string(h.self[:]) {
 			h.epochs.raise(m.Boot)
 		}
@@ -154,13 +145,11 @@ func (h *Home) Begin(now Now) Output {
 	o := h.beginInput(now)
 	h.epochs.put(o, h.self)
 	o.HandedOff, h.handedOff = h.handedOff, nil
-	h.scan = clockGuard{last: now, seen: true}
+	h.lastScan = &now
 	for _, entry := range h.transit.tails() {
 		h.queue(entry.queue).lane(entry.laneKey()).lastMoved = entry
 	}
-	for e := h.live.Front(); e != nil; {
-		ts := e.Value.(*taskState)
-		e = e.Next()
+	for ts := range each[*taskState](h.live) {
 		switch {
 		case ts.cancel && ts.free():
 			h.end(ts, ts.endCancelled())
@@ -285,7 +274,7 @@ func (h *Home) end(ts *taskState, e End) {
 	if l := ts.mem.lane; l != nil && ts.task.Block && !good {
 		ts.mem.queue.block(l, ts.task.ID)
 		ts.mem.queue.lanes[l.key] = l
-		ts.mem.queue.announced = false
+		ts.mem.queue.title.announced = false
 		for _, t := range l.tasks {
 			ts.mem.queue.unready(t)
 		}

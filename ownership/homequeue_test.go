@@ -26,3 +26,8 @@ func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
 	}
 	return h.self, 1
 }
+
+// Confirm signs as an admin that p is the home of a queue.
+func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
+	return h.titles.confirm(name, generation, p)
+}

@@ -13,7 +13,7 @@ import (
 func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
-	state := h.titles.stateOf(h.titles.add("q"))
+	state := h.titles.stateOf(h.titles.keep(h.titles.named("q")))
 	state.ChangedMs, state.Paused, state.Members = 1<<60, true, []*proto.QueueMember{{Peer: otherPeer[:]}}
 	h.OnHandoff(otherPeer, &proto.Handoff{Queue: state}, Task{}, Now{Wall: 2000})
 	h.Learn(state, Now{Wall: 2000})

@@ -34,14 +34,6 @@ func (all *members) set(n Node) {
 	all.byPeer[n.Peer].known = n
 }
 
-// bootID returns that of p; zero: unknown.
-func (all *members) bootID(p proto.PeerID) proto.BootID {
-	if n := all.byPeer[p]; n != nil {
-		return n.known.BootID
-	}
-	return proto.BootID{}
-}
-
 // backOff stops granting tasks of a kind, or of all kinds, to a node until a time of Mono.
 func (all *members) backOff(p proto.PeerID, kind string, until time.Duration) {
 	if n := all.byPeer[p]; n != nil {

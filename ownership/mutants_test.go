@@ -35,7 +35,7 @@ var rules = []mutant{
 		{"scan.go", "lapse", "ts.permitted()", "ts.permitted() && !MUTANT"},
 	}},
 	{name: "no full period after a restart", edits: []edit{{"home.go", "Restore", "h.insert(ts)", "if MUTANT {\nts.mem.leaseUntil = now.Mono\n}\nh.insert(ts)"}}},
-	{name: "clock jump not guarded", edits: []edit{{"scan.go", "jumped", "!g.seen", "!g.seen || MUTANT"}}},
+	{name: "clock jump not guarded", edits: []edit{{"scan.go", "jumped", "last == nil", "last == nil || MUTANT"}}},
 	{name: "old home acts after a handoff", edits: []edit{{"handoff.go", "moveTask", "ts.gen = entry.gen", `if MUTANT {
 		if h.transit.byID[entry.task] != nil {
 			return
@@ -52,7 +52,7 @@ var rules = []mutant{
 		{"owner.go", "regrant", "k.gen < r.gen", "k.gen < r.gen && !MUTANT"},
 		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended.find(id) != nil", "entry.gen >= gen && !MUTANT || h.ended.find(id) != nil && !MUTANT"},
 	}},
-	{name: "seized without a higher generation", edits: []edit{{"titles.go", "seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
+	{name: "seized without a higher generation", edits: []edit{{"title.go", "seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
 	{name: "higher epoch started, not adopted", seeds: 500, edits: []edit{{"owner.go", "adopt", "r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false", `if MUTANT && r.mem.alive {
 		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}

@@ -1,7 +1,9 @@
 package ownership
 
 import (
+	"container/list"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -209,6 +211,19 @@ const (
 )
 
 func taskKey(prefix byte, id proto.TaskID) string { return string(prefix) + string(id[:]) }
+
+// each returns the values of a list, which are of type T. The present one may be removed
+// meanwhile.
+func each[T any](l *list.List) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for e := l.Front(); e != nil; {
+			v := e.Value.(T)
+			if e = e.Next(); !yield(v) {
+				return
+			}
+		}
+	}
+}
 
 // put writes a record. Records are created here and clipped to their limits, so a failure
 // is a bug in this package.

@@ -181,8 +181,7 @@ const (
 // results are sent again.
 func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 	out := o.beginInput(now)
-	for e := o.live.Front(); e != nil; e = e.Next() {
-		r := e.Value.(*run)
+	for r := range each[*run](o.live) {
 		switch r.phase {
 		case proto.LeaseReceived:
 			if mayStartEarly(r) {

@@ -27,9 +27,7 @@ type queue struct {
 	blockedLanes int
 	members      []*dispatch.Member // see refreshMembers
 	membersStale bool               // members must be rebuilt
-	announced    bool               // its home, another node, has confirmed it
 	handedOff    bool               // this node was its home before, since this start
-	announcedAt  time.Duration      // when it was last announced
 }
 
 // A laneKey identifies a lane: the tasks of one origin with one ordering key or, if the
@@ -157,7 +155,7 @@ func (q *queue) block(l *lane, head proto.TaskID) {
 func (h *Home) queue(name string) *queue {
 	q := h.queues[name]
 	if q == nil {
-		q = &queue{title: h.titles.add(name), usage: dispatch.NewUsage(h.cfg.Ahead), lanes: map[laneKey]*lane{}, membersStale: true}
+		q = &queue{title: h.titles.keep(h.titles.named(name)), usage: dispatch.NewUsage(h.cfg.Ahead), lanes: map[laneKey]*lane{}, membersStale: true}
 		q.strategy, _ = dispatch.New("")
 		h.queues[name] = q
 		h.order = append(h.order, q)
@@ -189,8 +187,7 @@ func (h *Home) apply(q *queue) {
 func (h *Home) regroupLanes(q *queue) {
 	old := q.lanes
 	q.lanes, q.blockedLanes = map[laneKey]*lane{}, 0
-	for e := q.tasks.Front(); e != nil; e = e.Next() {
-		ts := e.Value.(*taskState)
+	for ts := range each[*taskState](&q.tasks) {
 		if ts.mem.lane == nil {
 			continue
 		}

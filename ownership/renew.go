@@ -26,8 +26,7 @@ func (o *Owner) Tick(now Now) Output {
 
 // checkHandlers checks for each handler that it makes progress and that its lease is valid.
 func (o *Owner) checkHandlers() {
-	for e := o.live.Front(); e != nil; e = e.Next() {
-		r := e.Value.(*run)
+	for r := range each[*run](o.live) {
 		if r.mem.permitRequested && r.phase == proto.LeaseReceived && o.now.Boot >= r.mem.leaseUntil { // its slot is for other tasks
 			o.release(r, proto.Unstarted, "its home did not permit the start before the lease was over", 0)
 		}
@@ -55,8 +54,7 @@ func (o *Owner) checkHandlers() {
 
 // resendAll resends what was not answered.
 func (o *Owner) resendAll() {
-	for e := o.live.Front(); e != nil; e = e.Next() {
-		r := e.Value.(*run)
+	for r := range each[*run](o.live) {
 		o.resend(r)
 		if r.phase == proto.LeaseReceived && r.mem.permitRequested && o.now.Boot-r.mem.sentAt >= o.cfg.Heartbeat {
 			o.requestPermit(r)
@@ -74,8 +72,7 @@ type renewGroup struct {
 func (o *Owner) renew() {
 	var order []renewGroup // in the order in which they came
 	all := map[renewGroup][]claim{}
-	for e := o.live.Front(); e != nil; e = e.Next() {
-		r := e.Value.(*run)
+	for r := range each[*run](o.live) {
 		switch {
 		case r.orphan, r.mem.stalled:
 			continue
@@ -208,8 +205,8 @@ func (o *Owner) sweep() {
 // handlers and reports the end of each with [Owner.Fail] and CauseStopped.
 func (o *Owner) Stop(now Now) Output {
 	out := o.beginInput(now)
-	for e := o.live.Front(); e != nil; e = e.Next() {
-		if r := e.Value.(*run); r.phase == proto.LeaseReceived {
+	for r := range each[*run](o.live) {
+		if r.phase == proto.LeaseReceived {
 			o.release(r, proto.Unstarted, "the node is stopping", 0)
 		}
 	}

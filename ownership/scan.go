@@ -15,41 +15,33 @@ func msec(n uint64) time.Duration {
 func (h *Home) Tick(now Now) Output {
 	h.beginInput(now)
 	h.resend()
-	if !h.scan.seen || now.Mono-h.scan.last.Mono >= h.cfg.Scan || now.Boot-h.scan.last.Boot >= h.cfg.Scan {
+	if h.lastScan == nil || now.Mono-h.lastScan.Mono >= h.cfg.Scan || now.Boot-h.lastScan.Boot >= h.cfg.Scan {
 		h.scanAll()
 	}
 	h.sendStatusRequests(false)
 	return h.endInput()
 }
 
-// A clockGuard compares the clocks of two scans.
-type clockGuard struct {
-	last Now
-	seen bool
-}
-
 // jumped reports whether the clocks have drifted apart since the last scan, or this node was
 // suspended: messages from owners may not have been read yet.
-func (g clockGuard) jumped(now Now, cfg Config) bool {
-	if !g.seen {
+func jumped(last *Now, now Now, cfg Config) bool {
+	if last == nil {
 		return false
 	}
-	mono, boot := now.Mono-g.last.Mono, now.Boot-g.last.Boot
-	wall := time.Duration(now.Wall-g.last.Wall) * time.Millisecond
+	mono, boot := now.Mono-last.Mono, now.Boot-last.Boot
+	wall := time.Duration(now.Wall-last.Wall) * time.Millisecond
 	return (wall-mono).Abs() > cfg.Jump || (boot-mono).Abs() > cfg.Jump || mono > cfg.Scan+cfg.Lease/2
 }
 
 // scanAll checks every live task.
 func (h *Home) scanAll() {
-	skip := h.scan.jumped(h.now, h.cfg)
-	h.scan = clockGuard{last: h.now, seen: true}
+	skip, now := jumped(h.lastScan, h.now, h.cfg), h.now
+	h.lastScan = &now
 	h.epochs.settle(h.live)
 	if skip {
 		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped or the node was suspended: no lease is reclaimed in this round"})
 	}
-	for e := h.live.Front(); e != nil; {
-		ts := e.Value.(*taskState)
-		e = e.Next()
+	for ts := range each[*taskState](h.live) {
 		h.checkTask(ts, skip)
 		if l := ts.mem.lane; ts.sharesLane() && len(l.heads()) > 1 && l.heads()[0] == ts {
 			h.reschedule(ts) // other members may serve its kind now, or none any more
@@ -182,8 +174,7 @@ func (h *Home) sendStatusRequests(moved bool) {
 
 // resend resends unanswered grants, cancels and handoffs.
 func (h *Home) resend() {
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		ts := e.Value.(*taskState)
+	for ts := range each[*taskState](h.live) {
 		if h.now.Mono-ts.mem.sentAt < h.cfg.Heartbeat || ts.free() {
 			continue
 		}
@@ -208,9 +199,7 @@ func (h *Home) Dead(p proto.PeerID, now Now) Output {
 	if !h.mayReclaim() {
 		return h.out
 	}
-	for e := h.live.Front(); e != nil; {
-		ts := e.Value.(*taskState)
-		e = e.Next()
+	for ts := range each[*taskState](h.live) {
 		if ts.leased() && ts.owner == p && !ts.permitted() {
 			h.lapse(ts, EventDead, "its owner is dead")
 		}

@@ -95,8 +95,7 @@ func (s *sim) usurper() {
 	if x.home.titles.byName[name].wasHome(liar.peer) {
 		s.w.fail("usurper: node %d believes that node %d is the home of %s", x.i, liar.i, name)
 	}
-	for e := x.home.live.Front(); e != nil; e = e.Next() {
-		ts := e.Value.(*taskState)
+	for ts := range each[*taskState](x.home.live) {
 		if ts.task.Queue != name || s.w.tasks[ts.task.ID].Sent == liar.peer {
 			continue
 		}

@@ -341,8 +341,7 @@ func (s *sim) impostor() {
 			x.receive(old.owner, Send{Type: proto.TypeResult, Task: old.task, Body: out})
 			return
 		}
-		for e := x.home.live.Front(); e != nil; e = e.Next() {
-			ts := e.Value.(*taskState)
+		for ts := range each[*taskState](x.home.live) {
 			if ts.epoch == (proto.Seq{}) {
 				continue
 			}

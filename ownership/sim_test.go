@@ -344,7 +344,7 @@ func (x *simNode) tick(n int) {
 	out := x.home.Tick(x.clock())
 	x.s.w.idles(x)
 	x.apply(out)
-	if x.home.scan.last.Mono == x.clock().Mono {
+	if x.home.lastScan.Mono == x.clock().Mono {
 		x.resumed = false
 	}
 	x.apply(x.owner.Tick(x.clock()))

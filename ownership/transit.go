@@ -2,7 +2,6 @@ package ownership
 
 import (
 	"container/list"
-	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -61,22 +60,13 @@ func (tr *transit) load(m *proto.Moved) {
 	}
 }
 
-// unconfirmed returns the entries that their new homes have not confirmed, the oldest first.
-func (tr *transit) unconfirmed() iter.Seq[*handoffEntry] {
-	return func(yield func(*handoffEntry) bool) {
-		for e := tr.open.Front(); e != nil && yield(e.Value.(*handoffEntry)); {
-			e = e.Next()
-		}
-	}
-}
-
 // tails returns the last unconfirmed entry of each lane.
 func (tr *transit) tails() (all []*handoffEntry) {
 	followed := map[proto.TaskID]bool{}
-	for entry := range tr.unconfirmed() {
+	for entry := range each[*handoffEntry](&tr.open) {
 		followed[entry.predecessor] = true
 	}
-	for entry := range tr.unconfirmed() {
+	for entry := range each[*handoffEntry](&tr.open) {
 		if entry.key != "" && !followed[entry.task] {
 			all = append(all, entry)
 		}
@@ -108,7 +98,7 @@ func (tr *transit) remove(id proto.TaskID, o *Output) {
 // unlink removes a task as the predecessor of those that followed it out earlier. It came
 // back since, and is now the last of its lane: they would wait for each other.
 func (tr *transit) unlink(id proto.TaskID, o *Output) {
-	for entry := range tr.unconfirmed() {
+	for entry := range each[*handoffEntry](&tr.open) {
 		if entry.predecessor == id {
 			entry.predecessor = proto.TaskID{}
 			o.put(taskKey(keyMoved, entry.task), entry.record())
@@ -119,7 +109,7 @@ func (tr *transit) unlink(id proto.TaskID, o *Output) {
 // resend sends the entries that are new or not confirmed in time. news returns the state of
 // a queue that its new home must still be told, or nil.
 func (tr *transit) resend(now Now, every time.Duration, news func(queue string) *proto.QueueState, o *Output) {
-	for entry := range tr.unconfirmed() {
+	for entry := range each[*handoffEntry](&tr.open) {
 		if entry.wasSent && now.Mono-entry.sentAt < every {
 			continue
 		}
