@@ -275,7 +275,7 @@ func (v *victim) state() (all []string) {
 		}
 	}
 	for id, r := range o.runs {
-		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.message(), r.home[0], r.phase, r.mem.leaseUntil, r.mem.alive, r.mem.stopped))
+		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.claim.message(), r.home[0], r.phase, r.mem.leaseUntil, r.mem.alive, r.mem.stopped))
 	}
 	all = append(all, fmt.Sprintf("epochs of %d, watermarks %v", h.epochs.boot, o.watermarks))
 	slices.Sort(all)

@@ -64,7 +64,7 @@ func (ts *taskState) view(now Now) LeaseView {
 
 func (x *run) view(now Now) LeaseView {
 	phase := x.phase.String()[len("LEASE_PHASE_"):]
-	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.leaseUntil, Left: x.mem.leaseUntil - now.Boot, Running: x.mem.alive, Fetching: x.mem.fetching, Unknown: x.mem.unknownSince > 0}
+	return LeaseView{Task: x.claim.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.claim.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.leaseUntil, Left: x.mem.leaseUntil - now.Boot, Running: x.mem.alive, Fetching: x.mem.fetching, Unknown: x.mem.unknownSince > 0}
 }
 
 // A QueueView is a queue as its home sees it.

@@ -137,7 +137,7 @@ func TestALostResultIsReported(t *testing.T) {
 		f.owner.OnGrant(homePeer, f.grant, 0, f.now)
 		f.owner.Ready(f.task.ID, false, f.now)
 		f.owner.Finish(f.task.ID, proto.Success, []byte("d"), f.now)
-		k, _ := claimFrom(f.owner.runs[f.task.ID].message())
+		k, _ := claimFrom(f.owner.runs[f.task.ID].claim.message())
 		stale := k.ruling(proto.CodeStale)
 		stale.State = state
 		reported := 0

@@ -217,7 +217,7 @@ func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 			if r := f.owner.runs[f.task.ID]; r.home != homePeer || r.claim != was || len(out.Sends)+len(out.Writes) != 0 {
 				t.Errorf("its home is %d, and %d messages were sent", r.home[0], len(out.Sends))
 			}
-			if f.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now); f.owner.runs[f.task.ID].epoch.Boot != k.EpochBoot {
+			if f.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now); f.owner.runs[f.task.ID].claim.epoch.Boot != k.EpochBoot {
 				t.Error("its home is not accepted either")
 			}
 		})

@@ -49,23 +49,23 @@ var rules = []mutant{
 	}
 	ts.gen = entry.gen`}}},
 	{name: "generation not compared", edits: []edit{
-		{"owner.go", "regrant", "k.gen < r.gen", "k.gen < r.gen && !MUTANT"},
+		{"owner.go", "regrant", "k.gen < r.claim.gen", "k.gen < r.claim.gen && !MUTANT"},
 		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended.find(id) != nil", "entry.gen >= gen && !MUTANT || h.ended.find(id) != nil && !MUTANT"},
 	}},
 	{name: "seized without a higher generation", edits: []edit{{"title.go", "seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
 	{name: "higher epoch started, not adopted", seeds: 500, edits: []edit{{"owner.go", "adopt", "r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false", `if MUTANT && r.mem.alive {
-		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
+		o.out.Starts = append(o.out.Starts, Start{Task: r.claim.task, Epoch: k.epoch, Attempt: m.Attempt})
 	}
 	r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false`}}},
 	{name: "finished lease forgotten", edits: []edit{{"owner.go", "sameEpoch", "case proto.LeaseClosed:", `case proto.LeaseClosed:
 		if MUTANT {
 			r.phase = proto.LeaseReceived
-			r.boot = o.boot
+			r.claim.boot = o.boot
 			o.storeAndAck(r)
-			o.out.Waits = append(o.out.Waits, r.task)
+			o.out.Waits = append(o.out.Waits, r.claim.task)
 			return
 		}`}}},
-	{name: "lower epoch taken", edits: []edit{{"owner.go", "regrant", "k.epoch.Compare(r.epoch) < 0", "k.epoch.Compare(r.epoch) < 0 && !MUTANT"}}},
+	{name: "lower epoch taken", edits: []edit{{"owner.go", "regrant", "k.epoch.Compare(r.claim.epoch) < 0", "k.epoch.Compare(r.claim.epoch) < 0 && !MUTANT"}}},
 	{name: "start not persisted", edits: []edit{{"run.go", "start", "o.put(r)", "if !MUTANT {\no.put(r)\n}"}}},
 	{name: "early start at every attempt", edits: []edit{{"run.go", "mayStartEarly", "r.attempt <= 1", "(MUTANT || r.attempt <= 1)"}}},
 	{name: "losing result discarded", edits: []edit{
@@ -77,7 +77,7 @@ var rules = []mutant{
 		{"renew.go", "renew", "r.mem.stalled", "r.mem.stalled && !MUTANT"},
 	}},
 	{name: "parked task run again", edits: []edit{{"owner.go", "crashed", "case p == PolicyPark:", "case p == PolicyPark && !MUTANT:"}}},
-	{name: "crash not reported", edits: []edit{{"owner.go", "Begin", "o.crashed(r, policy(r.task))", "if !MUTANT {\no.crashed(r, policy(r.task))\n}"}}},
+	{name: "crash not reported", edits: []edit{{"owner.go", "Begin", "o.crashed(r, policy(r.claim.task))", "if !MUTANT {\no.crashed(r, policy(r.claim.task))\n}"}}},
 	{name: "cancel lost after a handoff", seeds: 500, edits: []edit{{"transit.go", "cancel", "entry == nil", "entry == nil || MUTANT"}}},
 	{name: "cancel forgotten", seeds: 500, edits: []edit{
 		{"rule.go", "handleDeclined", "ts.cancel", "ts.cancel && !MUTANT"},

@@ -38,7 +38,7 @@ type renewal struct {
 
 // A run is a lease of this node. The fields above mem are on disk.
 type run struct {
-	claim
+	claim       claim
 	home        proto.PeerID
 	grantedBy   proto.PeerID // whose watermark covers the epoch
 	queue       string
@@ -96,7 +96,7 @@ func (o *Owner) beginInput(now Now) *Output {
 }
 
 func (o *Owner) event(kind EventKind, r *run, cause string) {
-	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause, Attempt: r.attempt})
+	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.claim.task, Queue: r.queue, Peer: r.home, Epoch: r.claim.epoch, Cause: cause, Attempt: r.attempt})
 }
 
 // Load takes a record of the Leases bucket that was found at start. It ignores records of
@@ -136,7 +136,7 @@ func (o *Owner) Load(key string, val []byte) error {
 const onLostStop = "stop"
 
 func (o *Owner) add(r *run) {
-	o.runs[r.task] = r
+	o.runs[r.claim.task] = r
 	r.mem.elem = o.live.PushBack(r)
 	if r.notAfter == 0 {
 		r.mem.askedBy = r.grantedBy
@@ -146,7 +146,7 @@ func (o *Owner) add(r *run) {
 
 func (o *Owner) forget(r *run) {
 	o.live.Remove(r.mem.elem)
-	delete(o.runs, r.task)
+	delete(o.runs, r.claim.task)
 	if p := r.mem.askedBy; !p.IsZero() {
 		if o.unknownLeases[p]--; o.unknownLeases[p] == 0 {
 			delete(o.unknownLeases, p)
@@ -156,13 +156,13 @@ func (o *Owner) forget(r *run) {
 
 func (o *Owner) put(r *run) {
 	m := &proto.OwnerLease{
-		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter, NotAfterBootMs: r.until.Milliseconds(), Machine: r.machine,
+		Claim: r.claim.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter, NotAfterBootMs: r.until.Milliseconds(), Machine: r.machine,
 		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.grantedBy[:], MaxAttempts: r.maxAttempts,
 	}
 	if r.stop {
 		m.OnLostLease = onLostStop
 	}
-	o.out.put(taskKey(keyOwner, r.task), m)
+	o.out.put(taskKey(keyOwner, r.claim.task), m)
 }
 
 // A Policy is what to do with a task whose node died while it ran (I7).
@@ -190,7 +190,7 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 				o.release(r, proto.Unstarted, "the node was restarted", 0)
 			}
 		case proto.LeaseStarted:
-			o.crashed(r, policy(r.task))
+			o.crashed(r, policy(r.claim.task))
 		}
 	}
 	o.resendAll()
@@ -205,7 +205,7 @@ func (o *Owner) crashed(r *run, p Policy) {
 		o.release(r, proto.CauseCrashed, "the node died while it ran", 0)
 	case p == PolicyProbe:
 		r.mem.probing = true
-		o.out.Probes = append(o.out.Probes, r.task)
+		o.out.Probes = append(o.out.Probes, r.claim.task)
 	case p == PolicyPark:
 		o.release(r, proto.CauseParked, "the node died while it ran", 0)
 	default:
@@ -244,7 +244,7 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 	o.raiseWatermark(from, proto.Seq{Boot: m.SettledBoot, Counter: m.SettledCounter})
 	r := o.runs[k.task]
 	switch {
-	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch != k.epoch):
+	case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.claim.epoch != k.epoch):
 		o.out.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
 		o.decline(from, k, proto.CodeBusy, "it is for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
@@ -253,7 +253,7 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 	case r == nil && code != proto.CodeOK:
 		o.out.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
 		o.decline(from, k, code, "", proto.Seq{})
-	case o.declined[k.task] == k.epoch && (r == nil || r.epoch != k.epoch):
+	case o.declined[k.task] == k.epoch && (r == nil || r.claim.epoch != k.epoch):
 		o.decline(from, k, proto.CodeBusy, "it was declined before", proto.Seq{})
 	case r == nil:
 		o.takeLease(from, k, m)
@@ -285,7 +285,7 @@ func (o *Owner) storeAndAck(r *run) {
 }
 
 func (o *Owner) ack(r *run) {
-	o.out.send(r.home, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{{Claim: r.message()}}})
+	o.out.send(r.home, proto.TypeGranted, &proto.Granted{Taken: []*proto.Taken{{Claim: r.claim.message()}}})
 }
 
 // takeLease creates a lease.
@@ -299,7 +299,7 @@ func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 	r.mem.leaseUntil = o.now.Boot + msec(uint64(m.LeaseMs))
 	o.add(r)
 	o.storeAndAck(r)
-	o.out.Waits = append(o.out.Waits, r.task)
+	o.out.Waits = append(o.out.Waits, r.claim.task)
 }
 
 // setLeft sets when the time of r ends: the home tells how much is left, which counts on
@@ -322,20 +322,20 @@ func (o *Owner) over(r *run) bool {
 // or has a result, is adopted: nothing is started twice.
 func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
 	k.boot = o.boot
-	lower := k.epoch.Compare(r.epoch) < 0 || k.gen < r.gen
+	lower := k.epoch.Compare(r.claim.epoch) < 0 || k.gen < r.claim.gen
 	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
 		o.event(EventRefused, r, "a higher epoch or a later home is known here")
-		o.decline(from, k, proto.CodeStale, "a higher epoch is known here", r.epoch)
-	case k.epoch == r.epoch && (k.token != r.token || from != r.home && k.gen <= r.gen):
+		o.decline(from, k, proto.CodeStale, "a higher epoch is known here", r.claim.epoch)
+	case k.epoch == r.claim.epoch && (k.token != r.claim.token || from != r.home && k.gen <= r.claim.gen):
 		o.event(EventForged, r, "another grant of the same epoch")
-		o.decline(from, k, proto.CodeStale, "another grant of this epoch is known here", r.epoch)
-	case k.epoch == r.epoch:
+		o.decline(from, k, proto.CodeStale, "another grant of this epoch is known here", r.claim.epoch)
+	case k.epoch == r.claim.epoch:
 		o.sameEpoch(r, from, k)
 	case from != r.home && !mayRegrant(code):
 		o.decline(from, k, code, "", proto.Seq{})
-	case r.phase == proto.LeaseFinished, r.mem.alive, r.phase == proto.LeaseReceived && r.boot == o.boot:
+	case r.phase == proto.LeaseFinished, r.mem.alive, r.phase == proto.LeaseReceived && r.claim.boot == o.boot:
 		o.adopt(r, from, k, m)
 	case startedOnce(r):
 		r.claim, r.home, r.grantedBy = k, from, from
@@ -418,11 +418,11 @@ func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 // followHome records a new home of r. The sender knows epoch and token, or is the former
 // home.
 func (o *Owner) followHome(r *run, home proto.PeerID, gen uint64) {
-	if gen <= r.gen || home == r.home {
-		r.gen = max(r.gen, gen)
+	if gen <= r.claim.gen || home == r.home {
+		r.claim.gen = max(r.claim.gen, gen)
 		return
 	}
-	r.gen, r.home, r.mem.sentAt = gen, home, 0
+	r.claim.gen, r.home, r.mem.sentAt = gen, home, 0
 	o.put(r)
 	o.event(EventHomeMoved, r, "")
 }
@@ -457,9 +457,9 @@ func (o *Owner) resend(r *run) {
 	case r.mem.sentAt > 0 && o.now.Boot-r.mem.sentAt < o.resendInterval(r):
 		return
 	case r.phase == proto.LeaseFinished:
-		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.TypeResult, Task: r.task, Body: r.outcome()})
+		o.out.Sends = append(o.out.Sends, Send{To: r.home, Type: proto.TypeResult, Task: r.claim.task, Body: r.outcome()})
 	case r.phase == proto.LeaseReleased:
-		m := &proto.Released{Claim: r.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retryAfterMs, MaxAttempts: r.maxAttempts}
+		m := &proto.Released{Claim: r.claim.message(), Cause: r.cause, Reason: r.reason, RetryAfterMs: r.mem.retryAfterMs, MaxAttempts: r.maxAttempts}
 		o.out.send(r.home, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
 	default:
 		return

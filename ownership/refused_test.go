@@ -18,7 +18,7 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 		f := newFixture(t, func(x *Task) { x.Mode = mode })
 		f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
 		f.exchange(f.home, f.owner.Ready(f.task.ID, false, f.now))
-		f.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{f.owner.runs[f.task.ID].message()}}, f.now)
+		f.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{f.owner.runs[f.task.ID].claim.message()}}, f.now)
 		f.owner.Finish(f.task.ID, proto.Success, []byte("x"), f.now)
 		ts := f.state()
 		if out := f.home.RefuseResult(otherPeer, f.task.ID, "it lies", f.now); len(out.Sends)+len(out.Writes) != 0 || ts.released {

@@ -38,7 +38,7 @@ func (o *Owner) checkHandlers() {
 			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
 			if !r.mem.stopped {
 				r.mem.stopped, r.mem.hung = true, true
-				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the handler reported no progress"})
+				o.out.Stops = append(o.out.Stops, Stop{Task: r.claim.task, Cause: "the handler reported no progress"})
 			}
 		}
 		if !r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin {
@@ -46,7 +46,7 @@ func (o *Owner) checkHandlers() {
 			o.event(EventLost, r, "the lease could not be renewed")
 			if r.stop && !r.mem.stopped {
 				r.mem.stopped = true
-				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease could not be renewed, and on_lost_lease is stop"})
+				o.out.Stops = append(o.out.Stops, Stop{Task: r.claim.task, Cause: "the lease could not be renewed, and on_lost_lease is stop"})
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (o *Owner) renew() {
 		switch {
 		case r.orphan, r.mem.stalled:
 			continue
-		case r.phase == proto.LeaseReceived && r.boot == o.boot,
+		case r.phase == proto.LeaseReceived && r.claim.boot == o.boot,
 			r.phase == proto.LeaseStarted && (r.mem.alive || r.mem.probing),
 			r.phase == proto.LeaseFinished:
 			k := renewGroup{r.home, r.queue}
@@ -146,7 +146,7 @@ func (o *Owner) OnRenewed(from proto.PeerID, m *proto.Renewed, now Now) Output {
 		}
 	}
 	for _, k := range open[at].claims {
-		if r := o.runs[k.task]; r != nil && r.epoch == k.epoch && r.home == from && !refused[string(k.task[:])] {
+		if r := o.runs[k.task]; r != nil && r.claim.epoch == k.epoch && r.home == from && !refused[string(k.task[:])] {
 			r.mem.leaseUntil = max(r.mem.leaseUntil, open[at].sent+msec(uint64(m.GetLeaseMs())))
 			r.mem.warned = r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin
 			r.mem.unknownSince = 0
@@ -178,15 +178,15 @@ func (o *Owner) sweep() {
 			r.mem.closedAt = max(o.now.Boot, 1)
 		}
 		switch {
-		case r.gen > 1, r.orphan: // copies of grants of its earlier homes, or later grants, may exist, which watermarks do not cover
+		case r.claim.gen > 1, r.orphan: // copies of grants of its earlier homes, or later grants, may exist, which watermarks do not cover
 			if o.now.Boot-r.mem.closedAt < o.cfg.MessageLifetime {
 				continue
 			}
-			o.raiseWatermark(r.grantedBy, r.epoch)
+			o.raiseWatermark(r.grantedBy, r.claim.epoch)
 		case o.now.past(o.cfg.resultDeadline(r.notAfter) + o.cfg.Skew.Milliseconds()):
-			o.raiseWatermark(r.grantedBy, r.epoch) // no copy of the grant is accepted again, whatever the clock shows
+			o.raiseWatermark(r.grantedBy, r.claim.epoch) // no copy of the grant is accepted again, whatever the clock shows
 		}
-		if r.epoch.Compare(o.watermarks[r.grantedBy]) <= 0 {
+		if r.claim.epoch.Compare(o.watermarks[r.grantedBy]) <= 0 {
 			old = append(old, r)
 		}
 	}
@@ -197,7 +197,7 @@ func (o *Owner) sweep() {
 			o.out.put(string(rune(keyWatermark))+string(r.grantedBy[:]), &proto.HomeMark{Home: r.grantedBy[:], SettledBoot: mark.Boot, SettledCounter: mark.Counter})
 		}
 		o.forget(r)
-		o.out.drop(taskKey(keyOwner, r.task))
+		o.out.drop(taskKey(keyOwner, r.claim.task))
 	}
 }
 

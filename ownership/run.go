@@ -11,8 +11,8 @@ import (
 // outcome returns the lease fields of a result.
 func (r *run) outcome() *proto.Outcome {
 	return &proto.Outcome{
-		State: r.state, BodyDigest: bytes.Clone(r.digest), BootId: slices.Clone(r.boot[:]), LeaseToken: slices.Clone(r.token[:]),
-		EpochBoot: r.epoch.Boot, EpochCounter: r.epoch.Counter,
+		State: r.state, BodyDigest: bytes.Clone(r.digest), BootId: slices.Clone(r.claim.boot[:]), LeaseToken: slices.Clone(r.claim.token[:]),
+		EpochBoot: r.claim.epoch.Boot, EpochCounter: r.claim.epoch.Counter,
 	}
 }
 
@@ -52,14 +52,14 @@ func mayStartEarly(r *run) bool { return r.mode != proto.AtMostOnce && r.attempt
 
 func (o *Owner) requestPermit(r *run) {
 	r.mem.sentAt = max(o.now.Boot, 1)
-	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.message()}})
+	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.claim.message()}})
 }
 
 // start stores the start before the handler gets the task, unless it may start early.
 func (o *Owner) start(r *run, early bool) {
 	r.phase, r.mem.alive, r.mem.permitRequested, r.mem.progressAt = proto.LeaseStarted, true, false, o.now.Boot
 	o.put(r)
-	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt, Early: early})
+	o.out.Starts = append(o.out.Starts, Start{Task: r.claim.task, Epoch: r.claim.epoch, Attempt: r.attempt, Early: early})
 	o.event(EventStarted, r, "")
 }
 
@@ -68,12 +68,12 @@ func (o *Owner) start(r *run, early bool) {
 func (o *Owner) runForRuling(from proto.PeerID, m *proto.Ruling) *run {
 	id, err := proto.TaskIDFrom(m.GetTask())
 	r := o.runs[id]
-	if err != nil || r == nil || r.home != from || r.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
-		string(m.Token) != string(r.token[:]) || string(m.BootId) != string(r.boot[:]) {
+	if err != nil || r == nil || r.home != from || r.claim.epoch != (proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}) ||
+		string(m.Token) != string(r.claim.token[:]) || string(m.BootId) != string(r.claim.boot[:]) {
 		o.out.ignored(id, from, proto.Seq{Boot: m.GetEpochBoot(), Counter: m.GetEpochCounter()}, "an answer to another lease, or not from its home")
 		return nil
 	}
-	r.gen = max(r.gen, generationOf(m))
+	r.claim.gen = max(r.claim.gen, generationOf(m))
 	if m.Code != proto.CodeBusy {
 		r.mem.unknownSince = 0
 	}
@@ -94,8 +94,8 @@ func (o *Owner) handleRefusal(r *run, m *proto.Ruling) bool {
 		return false
 	case proto.CodeMoved:
 		p, err := proto.PeerIDFrom(m.Home)
-		if err != nil || m.Generation <= r.gen {
-			o.out.ignored(r.task, r.home, r.epoch, "not a later home")
+		if err != nil || m.Generation <= r.claim.gen {
+			o.out.ignored(r.claim.task, r.home, r.claim.epoch, "not a later home")
 		}
 		if err == nil {
 			o.followHome(r, p, m.Generation)
@@ -153,7 +153,7 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 		return
 	case r.mem.alive && !r.mem.stopped:
 		r.mem.stopped = true
-		o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
+		o.out.Stops = append(o.out.Stops, Stop{Task: r.claim.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
 	}
 	r.orphan = r.phase == proto.LeaseFinished && r.state == proto.Success
 	o.close(r)
@@ -194,7 +194,7 @@ func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 		if r.phase == proto.LeaseReceived && r.mem.permitRequested {
 			o.start(r, false)
 		} else {
-			o.out.ignored(r.task, from, r.epoch, "a permit that was not requested, or a second one")
+			o.out.ignored(r.claim.task, from, r.claim.epoch, "a permit that was not requested, or a second one")
 		}
 	}
 	return *out
@@ -265,7 +265,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	case r == nil:
 		return *out
 	case r.phase != proto.LeaseFinished:
-		o.out.ignored(r.task, from, r.epoch, "an answer to a result that was not sent")
+		o.out.ignored(r.claim.task, from, r.claim.epoch, "an answer to a result that was not sent")
 		return *out
 	case o.handleRefusal(r, m):
 		return *out
@@ -283,7 +283,7 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 			continue
 		}
 		if r.phase != proto.LeaseReleased {
-			o.out.ignored(r.task, from, r.epoch, "an answer to a release that was not sent, or a second one")
+			o.out.ignored(r.claim.task, from, r.claim.epoch, "an answer to a release that was not sent, or a second one")
 			continue
 		}
 		if x.Code == proto.CodeMoved || x.Code == proto.CodeBusy {
@@ -304,7 +304,7 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 		return *out
 	}
 	if r.home != from {
-		o.out.ignored(id, from, r.epoch, "a cancel from a node that is not its home")
+		o.out.ignored(id, from, r.claim.epoch, "a cancel from a node that is not its home")
 		return *out
 	}
 	switch {
@@ -329,23 +329,23 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		}
 		r := o.runs[k.task]
 		switch {
-		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.epoch.Compare(k.epoch) < 0):
+		case k.boot != (proto.BootID{}) && k.boot != o.boot && (r == nil || r.claim.epoch.Compare(k.epoch) < 0):
 			// It was for an earlier start of this node, which accepts no grants any more.
 			m := &proto.Released{Claim: k.message(), Cause: proto.CauseUnknown, Reason: "it is for an earlier start of this node"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
-		case r != nil && r.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeaseClosed:
+		case r != nil && r.claim.epoch.Compare(k.epoch) < 0 && r.home != from && r.phase != proto.LeaseClosed:
 			// A later home reports itself to the home that is known here.
-		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
+		case r == nil || r.claim.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
 			o.neverStart(from, k, r)
-		case r.epoch.Compare(k.epoch) < 0: // the grant is in transit, and will be adopted
+		case r.claim.epoch.Compare(k.epoch) < 0: // the grant is in transit, and will be adopted
 			o.adopt(r, from, o.withBoot(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
-			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
-		case r.epoch.Compare(k.epoch) > 0 && startedOnce(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
+			reply.Held = append(reply.Held, &proto.Held{Claim: r.claim.message(), Phase: r.phase})
+		case r.claim.epoch.Compare(k.epoch) > 0 && startedOnce(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
 			// Two homes have the task, one after a rollback of its disk. It runs for
 			// neither any more.
 			m := &proto.Released{Claim: o.withBoot(k).message(), Cause: proto.CauseParked, Reason: "this node started it under a later lease"}
 			out.send(from, proto.TypeRelease, &proto.Release{Released: []*proto.Released{m}})
-		case r.epoch != k.epoch || r.token != k.token:
+		case r.claim.epoch != k.epoch || r.claim.token != k.token:
 			o.out.ignored(k.task, from, k.epoch, "a question about another lease")
 		default:
 			o.followHome(r, from, k.gen)
@@ -360,7 +360,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 			case proto.LeaseClosed:
 				o.answerClosed(r)
 			default:
-				reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
+				reply.Held = append(reply.Held, &proto.Held{Claim: r.claim.message(), Phase: r.phase})
 				o.resend(r)
 			}
 		}

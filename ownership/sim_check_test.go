@@ -664,7 +664,7 @@ func (w *checker) where(id proto.TaskID) (out string) {
 			out += fmt.Sprintf("[ended at %d] ", x.i)
 		}
 		if r := x.owner.runs[id]; r != nil {
-			out += fmt.Sprintf("[run at %d: %v epoch %v alive %v home %d] ", x.i, r.phase, r.epoch, r.mem.alive, int(r.home[0])-1)
+			out += fmt.Sprintf("[run at %d: %v epoch %v alive %v home %d] ", x.i, r.phase, r.claim.epoch, r.mem.alive, int(r.home[0])-1)
 		}
 	}
 	return out

@@ -196,7 +196,7 @@ func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
 func (w *checker) cutOff(x *simNode) {
 	for id, r := range x.owner.runs {
 		if r.phase == proto.LeaseStarted {
-			w.tasks[id].cut[x.i] = r.epoch
+			w.tasks[id].cut[x.i] = r.claim.epoch
 		}
 	}
 }
