@@ -26,4 +26,8 @@
 // batch and all before it are durable. They use no clock, disk, network, goroutine or lock;
 // the [Driver] feeds them one input at a time. When a write fails they must be discarded
 // and rebuilt from disk.
+//
+// A [Home] has parts that own their state and know nothing of the home: titles (which node is
+// the home of a name), members (nodes that could work), epochs, transit (tasks that went to
+// other homes) and endedTasks. What they ask for goes into the output of the present input.
 package ownership

@@ -85,7 +85,7 @@ func (ti *titles) set(t *title, s *proto.QueueState, o *Output) {
 	}
 }
 
-// accept makes s, which is on disk, the state of t.
+// accept makes s the state of t.
 func (ti *titles) accept(t *title, s *proto.QueueState) {
 	ti.keep(t)
 	ti.charge(t, s)
