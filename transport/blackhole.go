@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -205,43 +204,12 @@ func (t *Transport) checkBlackHole(ctx context.Context, c *conn, g quicStats, no
 	}
 	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, c.meter.path().Rate, g.progress) {
 	case giveUp:
-		t.closeDirect(c)
+		t.peers.closeDirect(c)
 		return errBlackHole
 	case sendPing:
 		t.group.start(func(context.Context) { t.sendFullPing(ctx, c) })
 	}
 	return nil
-}
-
-// closeDirect closes the other direct connections to the peer of c: they use the same
-// path.
-func (t *Transport) closeDirect(c *conn) {
-	t.mu.Lock()
-	all := slices.Clone(t.peer(c.peer).conns)
-	t.mu.Unlock()
-	for _, o := range all {
-		if o != c && o.direct() {
-			o.raw.Close()
-		}
-	}
-	t.closeHalfOpen(c)
-}
-
-// closeHalfOpen closes the direct connections to the peer of c, which is dead, that have had no
-// hello for a second: an outage may have cut it short, and while one is there the peer is not
-// dialed.
-func (t *Transport) closeHalfOpen(c *conn) {
-	t.mu.Lock()
-	var open []*conn
-	for _, o := range t.conns {
-		if o.peer == c.peer && o.direct() && !o.helloDone.Load() && t.cfg.Clock.Mono()-o.since >= minLate {
-			open = append(open, o)
-		}
-	}
-	t.mu.Unlock()
-	for _, o := range open {
-		o.raw.Close()
-	}
 }
 
 // sendFullPing sends a full PING and waits for its answer, on its own stream: a lost
@@ -282,6 +250,6 @@ func (t *Transport) serveEcho(_ context.Context, s *stream) error {
 			return fmt.Errorf("write: %w", err)
 		}
 	}
-	t.noteCompared(s.conn.peer)
+	t.peers.noteCompared(s.conn.peer)
 	return s.finish()
 }

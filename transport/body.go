@@ -71,13 +71,13 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	if err != nil {
 		return err
 	}
-	c := t.best(p)
+	c := t.peers.best(p)
 	if c == nil {
 		return ErrNotConnected
 	}
-	t.mu.Lock()
-	slots := t.peer(p).bodies
-	t.mu.Unlock()
+	t.peers.mu.Lock()
+	slots := t.peers.get(p).bodies
+	t.peers.mu.Unlock()
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()

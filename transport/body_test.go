@@ -196,7 +196,7 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	link(t, a, b)
 	const chunks = 9
 	body := newBody(t, 1, chunks*proto.ChunkSize+5)
-	c := a.best(b.Peer())
+	c := a.peers.best(b.Peer())
 	send := func(attempt int) error {
 		source := &trackingSource{BodySource: body, at: chunks + 2}
 		err := a.SendBody(t.Context(), b.Peer(), body.offer, source)
@@ -218,7 +218,7 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	if err := send(chunks); err != nil {
 		t.Fatal(err)
 	}
-	if a.best(b.Peer()) != c {
+	if a.peers.best(b.Peer()) != c {
 		t.Error("the transfers needed another connection")
 	}
 	s.check(t, body)

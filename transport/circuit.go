@@ -73,8 +73,8 @@ func (t *Transport) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 	}
 	// Dials through relays are sequential, and a dead relay takes long to fail: relays
 	// that are not connected are tried only if no other is.
-	if slices.ContainsFunc(relays, t.Connected) {
-		relays = slices.DeleteFunc(relays, func(r proto.PeerID) bool { return !t.Connected(r) })
+	if slices.ContainsFunc(relays, t.peers.connected) {
+		relays = slices.DeleteFunc(relays, func(r proto.PeerID) bool { return !t.peers.connected(r) })
 	}
 	var out []ma.Multiaddr
 	var seen []proto.PeerID
@@ -93,7 +93,7 @@ func (t *Transport) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 // circuitsBy returns the circuit addresses through r. said are those that a peer
 // announced.
 func (t *Transport) circuitsBy(r proto.PeerID, announced []ma.Multiaddr) []ma.Multiaddr {
-	if c := t.best(r); c != nil {
+	if c := t.peers.best(r); c != nil {
 		if !c.direct() {
 			return nil // a relay that is itself relayed is of no use
 		}

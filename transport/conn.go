@@ -51,10 +51,10 @@ type connState struct {
 	helloDone  atomic.Bool  // the hello succeeded or failed
 	reservedAt atomic.Int64 // of a relay with a reservation, whose failure must be detected quickly: since when, monotonic; 0: there is none
 	work       unanswered
-	trial      bool          // made for a comparison; guarded by the transport's mu
-	preferred  time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the transport's mu
-	evicted    bool          // its slot was given away; guarded by the transport's mu
-	told       peerClock     // the other side's clock; guarded by the transport's mu
+	trial      bool          // made for a comparison; guarded by the mu of the peerTable
+	preferred  time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the mu of the peerTable
+	evicted    bool          // its slot was given away; guarded by the mu of the peerTable
+	told       peerClock     // the other side's clock; guarded by the mu of the peerTable
 	helloRTT   time.Duration // from the first hello to its answer, if this node sent the first
 }
 

@@ -70,7 +70,7 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			t.calm(c, phase)
 			switch p.next(now, c.lifeSign(), t.cfg.Timing.heartbeatEvery(c), c.slack()) {
 			case giveUp:
-				t.closeHalfOpen(c)
+				t.peers.closeHalfOpen(c)
 				return errSilent
 			case sendPing:
 				c.meter.addPing(p.misses > 0 && !c.loaded())
@@ -104,7 +104,7 @@ func (t *Transport) readCtl(ctx context.Context, c *conn, s *stream) error {
 
 // throttle delays reading from a peer that sends more than its rate.
 func (t *Transport) throttle(ctx context.Context, p proto.PeerID) error {
-	for !t.allow(p, admit.Control) {
+	for !t.rates.allow(p, admit.Control) {
 		pause := time.NewTimer(100 * time.Millisecond)
 		select {
 		case <-pause.C:

@@ -506,9 +506,9 @@ func TestAttemptsThatWait(t *testing.T) {
 		"work":                 func() { a.Want(c.Peer) },
 		"a punch":              func() { a.endRedial(t.Context(), c.Peer) },
 	} {
-		a.mu.Lock()
-		a.peer(c.Peer).dial = redialState{due: 1, lostAt: 1}
-		a.mu.Unlock()
+		a.peers.mu.Lock()
+		a.peers.get(c.Peer).dial = redialState{due: 1, lostAt: 1}
+		a.peers.mu.Unlock()
 		if due, _ := a.dueContacts([]proto.Contact{c}); len(due) != 1 {
 			t.Fatalf("%s: not due", what)
 		}
@@ -522,9 +522,9 @@ func TestAttemptsThatWait(t *testing.T) {
 		}()
 		if then != nil {
 			eventually(t, "an attempt that waits", func() bool {
-				a.mu.Lock()
-				defer a.mu.Unlock()
-				return a.peer(c.Peer).redial != nil
+				a.peers.mu.Lock()
+				defer a.peers.mu.Unlock()
+				return a.peers.get(c.Peer).redial != nil
 			})
 			then()
 		}
@@ -533,11 +533,11 @@ func TestAttemptsThatWait(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("%s: the attempt still waits", what)
 		}
-		a.mu.Lock()
-		if n := a.peer(c.Peer); n.redial != nil || n.dial.busy || n.dial.waiting || n.dial.tries != 1 || slots.running != 0 {
+		a.peers.mu.Lock()
+		if n := a.peers.get(c.Peer); n.redial != nil || n.dial.busy || n.dial.waiting || n.dial.tries != 1 || slots.running != 0 {
 			t.Errorf("%s: afterwards %+v, %d slots are held", what, n.dial, slots.running)
 		}
-		a.mu.Unlock()
+		a.peers.mu.Unlock()
 	}
 }
 

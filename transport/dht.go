@@ -121,7 +121,7 @@ func (w *memberDHT) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
 func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 	p, err := fromLibp2p(s.Conn().RemotePeer())
 	switch {
-	case err != nil || !w.t.allow(p, admit.Lookup):
+	case err != nil || !w.t.rates.allow(p, admit.Lookup):
 		req.Key = nil
 		w.t.met.refused.Inc()
 	case req.GetType() == pb.Message_ADD_PROVIDER && string(req.GetKey()) != string(w.key):

@@ -212,18 +212,18 @@ func (s *dialSlots) answered(err error) {
 // one is due.
 func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
 	expelled := t.selfRevoked()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	now := t.cfg.Clock.Mono()
 	pause = scanEvery
 	for _, c := range contacts {
-		n := t.peer(c.Peer)
+		n := t.peers.get(c.Peer)
 		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs)+len(c.Relays) == 0 {
 			continue
 		}
 		if n.dial == (redialState{}) {
 			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
-			if len(t.conns) >= maxDials {
+			if len(t.peers.conns) >= maxDials {
 				n.dial.due += newcomerFirst + rand.N(newcomerFirst) // it dials, at its own pace
 			}
 		}
@@ -251,9 +251,9 @@ type redialAttempt struct {
 // endRedial ends the attempt of the redial loop to reach p, whose next packet may
 // be seconds away: a new dial starts at once.
 func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
-	t.mu.Lock()
-	a := t.peer(p).redial
-	t.mu.Unlock()
+	t.peers.mu.Lock()
+	a := t.peers.get(p).redial
+	t.peers.mu.Unlock()
 	if a == nil {
 		return
 	}
@@ -270,11 +270,11 @@ func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlot
 	defer cancel()
 	attempt := &redialAttempt{cancel, make(chan struct{}, 1), make(chan struct{})}
 	defer close(attempt.ended)
-	t.mu.Lock()
-	n := t.peer(c.Peer)
+	t.peers.mu.Lock()
+	n := t.peers.get(c.Peer)
 	n.redial = attempt
 	urgent := n.dial.urgent
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	least, taken := shortDial, false
 	if !urgent {
 		least, taken = slots.take(ctx, attempt.work)
@@ -283,8 +283,8 @@ func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlot
 		defer slots.put()
 	}
 	slots.answered(t.dialContact(ctx, c, least))
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	if n.redial == attempt {
 		n.redial = nil
 	}
@@ -293,35 +293,35 @@ func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlot
 // dialContact dials c, for at least so long if it is not answered. It returns nil if there
 // is a connection afterwards.
 func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time.Duration) error {
-	t.mu.Lock()
-	n := t.peer(c.Peer)
+	t.peers.mu.Lock()
+	n := t.peers.get(c.Peer)
 	if !n.dial.waiting { // it connected meanwhile
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		return context.Canceled
 	}
 	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, t.cfg.Clock.Mono()
 	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
-	if last.tries > 0 && len(t.conns) >= maxDials { // few, but long ones
+	if last.tries > 0 && len(t.peers.conns) >= maxDials { // few, but long ones
 		least = longDial
 	}
 	if asks {
 		n.dial.asked = t.cfg.Clock.Mono()
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	c.Addrs = t.freshAddrs(ctx, c, asks)
 	dialing, cancel := context.WithTimeout(ctx, max(least, last.timeout()))
 	err := t.connect(dialing, c, last.tries > 0)
 	late := dialing.Err()
 	cancel()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n = t.peer(c.Peer)
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	n = t.peers.get(c.Peer)
 	n.dial.busy = false
 	if err == nil || len(n.conns) > 0 {
 		return nil
 	}
 	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
-	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), len(t.conns) >= maxDials, rand.Float64())
+	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), len(t.peers.conns) >= maxDials, rand.Float64())
 	t.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
 	notify(t.redialWake)
 	return cmp.Or(late, err)
@@ -330,8 +330,8 @@ func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time
 // Want requests a connection to p, for which there is work: it is dialed at once if it is
 // not connected.
 func (t *Transport) Want(p proto.PeerID) {
-	t.mu.Lock()
-	n := t.peer(p)
+	t.peers.mu.Lock()
+	n := t.peers.get(p)
 	was := n.dial
 	wake := len(n.conns) == 0
 	if wake {
@@ -349,7 +349,7 @@ func (t *Transport) Want(p proto.PeerID) {
 		}
 		wake = n.dial.due != was.due // otherwise the next attempt is already scheduled
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if wake {
 		notify(t.redialWake)
 	}
@@ -359,9 +359,9 @@ func (t *Transport) Want(p proto.PeerID) {
 // say so. It is dialed soon if it is not connected. A node with many connections first
 // gives p time to dial: it hears the same as all others, and p could not take dials by all.
 func (t *Transport) MayReturn(p proto.PeerID) {
-	t.mu.Lock()
-	n := t.peer(p)
-	crowded := len(t.conns) >= maxDials
+	t.peers.mu.Lock()
+	n := t.peers.get(p)
+	crowded := len(t.peers.conns) >= maxDials
 	due := t.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst)
 	if n.dial.tries > 1 {
 		due = max(due, n.dial.started+returnEvery)
@@ -370,7 +370,7 @@ func (t *Transport) MayReturn(p proto.PeerID) {
 		n.dial.due = due
 		notify(t.redialWake)
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if !crowded {
 		t.Want(p)
 	}
@@ -389,8 +389,8 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 
 // connect dials c and waits for the hello. failed: its plain addresses failed before.
 func (t *Transport) connect(ctx context.Context, c proto.Contact, failed bool) error {
-	t.addDialing(c.Peer, 1)
-	defer t.addDialing(c.Peer, -1)
+	t.peers.addDialing(c.Peer, 1)
+	defer t.peers.addDialing(c.Peer, -1)
 	circuits := t.circuitsTo(c, failed)
 	if len(circuits) > 0 && !failed { // only the best relay, unless a dial failed
 		best, _ := relayOf(circuits[0])
@@ -484,9 +484,9 @@ func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 	defer cancel()
 	seen := make(map[network.Conn]bool)
 	for {
-		c := t.nextConn(p, seen)
+		c := t.peers.nextConn(p, seen)
 		if c == nil {
-			return t.helloError(p)
+			return t.peers.helloError(p)
 		}
 		select {
 		case <-ctx.Done():
@@ -504,49 +504,4 @@ func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
 			return nil
 		}
 	}
-}
-
-// helloError returns why p is not connected.
-func (t *Transport) helloError(p proto.PeerID) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.peers[p]; n != nil && n.helloErr != nil {
-		return n.helloErr
-	}
-	return errors.New("the connection closed before the hello: the other side may have blocked or banned this node, or may be stopping")
-}
-
-// addDialing counts the callers that wait for a connection to p.
-func (t *Transport) addDialing(p proto.PeerID, by int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peer(p)
-	if n.dialing == 0 {
-		n.helloErr = nil
-	}
-	n.dialing += by
-	t.forget(n)
-}
-
-// dials reports whether a caller waits for a connection to p.
-func (t *Transport) dials(p proto.PeerID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peers[p]
-	return n != nil && n.dialing > 0
-}
-
-// nextConn returns a connection to p that is not in seen, and adds it.
-func (t *Transport) nextConn(p proto.PeerID, seen map[network.Conn]bool) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for raw, c := range t.conns {
-		if c.peer == p && !seen[raw] {
-			if seen != nil {
-				seen[raw] = true
-			}
-			return c
-		}
-	}
-	return nil
 }

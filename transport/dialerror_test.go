@@ -46,7 +46,7 @@ func TestUnusedCircuitsAreNoCause(t *testing.T) {
 // A node does not dial a peer at a circuit through itself, which that peer announces.
 func TestOwnCircuitIsNotDialed(t *testing.T) {
 	a := start(t, 1, nil)
-	a.addDialing(proto.PeerID{3}, 1)
+	a.peers.addDialing(proto.PeerID{3}, 1)
 	for relay, want := range map[proto.PeerID]bool{a.Peer(): false, {2}: true} {
 		if got := a.mayDialCircuit(proto.PeerID{3}, through(relay, nil)); got != want {
 			t.Errorf("through %s: %v, want %v", relay, got, want)
@@ -62,7 +62,7 @@ func TestLibrariesMakeNoCircuits(t *testing.T) {
 		if got := a.mayDialCircuit(p, circuit); got != (dialing > 0) {
 			t.Errorf("while %d callers wait for a connection a circuit may be dialed: %v", dialing, got)
 		}
-		a.addDialing(p, 1-2*dialing)
+		a.peers.addDialing(p, 1-2*dialing)
 	}
 	defer a.reach.dialTargets.set(p, dialTarget{relay: proto.PeerID{2}, additional: true})()
 	if !a.mayDialCircuit(p, circuit) {
@@ -121,7 +121,7 @@ func TestRefusalByANewRelay(t *testing.T) {
 	if err := a.Dial(t.Context(), relay.Peer(), relay.Addrs()); asRefusal(relay.Peer(), err) == nil {
 		t.Errorf("%v is no refusal by the relay", err)
 	}
-	a.addDialing(relay.Peer(), 1)
+	a.peers.addDialing(relay.Peer(), 1)
 	err := a.dialViaNewRelay(t.Context(), peer, relay.Peer(), relay.Addrs())
 	if _, is := errors.AsType[*RefusedError](err); is || err == nil || !strings.Contains(err.Error(), "was revoked") {
 		t.Errorf("%v, want an error that is no refusal", err)

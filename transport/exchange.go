@@ -29,7 +29,7 @@ func (t *Transport) exchangeOnce(ctx context.Context, p proto.PeerID, m *proto.M
 	if m.GetType() != proto.TypeSync {
 		return nil, fmt.Errorf("message type %d is not one of a sync stream", m.GetType())
 	}
-	c := t.best(p)
+	c := t.peers.best(p)
 	if c == nil {
 		return nil, ErrNotConnected
 	}

@@ -26,7 +26,7 @@ func (t *Transport) watchMembers(ctx context.Context) {
 // because its certificate expired: the streams of gossip, the hash table and the relay that are
 // open end with them. The peer may connect again to have it renewed, and then gets none of these.
 func (t *Transport) closeFormerMembers() {
-	for _, c := range t.verifiedConns() {
+	for _, c := range t.peers.verifiedConns() {
 		switch {
 		case t.activeMember(c.peer):
 			c.member.Store(true)

@@ -2,9 +2,9 @@ package transport
 
 // HalfOpen returns how many connections had no hello yet.
 func (t *Transport) HalfOpen() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.conns {
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	for _, c := range t.peers.conns {
 		if !c.helloDone.Load() {
 			n++
 		}

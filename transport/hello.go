@@ -175,9 +175,9 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 	if !ok {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.peers[c.peer]; n != nil {
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	if n := t.peers.byID[c.peer]; n != nil {
 		n.lastErr, n.failedAt = r, t.cfg.Clock.Now()
 	}
 }
@@ -360,10 +360,10 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 		c.measure() // so that the round trip is known at once
 		c.member.Store(t.activeMember(c.peer))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	close(c.ready) // under mu: a dial that it wakes must find the error
-	if n := t.peers[c.peer]; n != nil && err != nil {
+	if n := t.peers.byID[c.peer]; n != nil && err != nil {
 		n.lastErr, n.helloErr, n.failedAt = describeHelloError(err), err, t.cfg.Clock.Now()
 	}
 	select {
@@ -376,7 +376,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 		t.logNoHello(c, err)
 		return true
 	}
-	n := t.peer(c.peer)
+	n := t.peers.get(c.peer)
 	n.clock = c.told
 	t.join(n, c)
 	return true

@@ -14,15 +14,15 @@ import (
 func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 	g, p := newSlotCase(nil), proto.PeerID{1}
 	g.cfg.Timing.Hello = time.Minute
-	g.addDialing(p, 1)
+	g.peers.addDialing(p, 1)
 	raw := &fakeConn{from: ma.StringCast("/ip4/192.0.2.1/tcp/1")}
 	c := newConn(raw, p, g.cfg.Clock)
 	c.hasCtl.Store(true)
 	close(c.gone)
-	g.conns[raw] = c
+	g.peers.conns[raw] = c
 	refused := &RefusedError{p, "it is blocked", true}
 
-	g.mu.Lock() // the error cannot be set yet
+	g.peers.mu.Lock() // the error cannot be set yet
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -39,7 +39,7 @@ func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 		default:
 		}
 	}
-	g.mu.Unlock()
+	g.peers.mu.Unlock()
 	if err := g.awaitHello(t.Context(), p); err != refused {
 		t.Errorf("the dial failed with %v, want %v", err, refused)
 	}

@@ -52,7 +52,7 @@ func (t *hopPicker) choose(all []Hop, score func(route.Path) float64, now time.D
 func (t *Transport) Hops() []Hop {
 	var all []Hop
 	for _, r := range t.relays() {
-		if c := t.best(r); c != nil && c.direct() && r != t.self {
+		if c := t.peers.best(r); c != nil && c.direct() && r != t.self {
 			if p := c.meter.path(); p != (route.Path{}) {
 				all = append(all, Hop{r, p})
 			}
@@ -79,11 +79,11 @@ func (t *Transport) farHop(p, r proto.PeerID) route.Path {
 // for each path through it: a relay that must be dialed first, or is unexpectedly silent,
 // ranks lower.
 func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
-	c := t.best(r)
+	c := t.peers.best(r)
 	if c == nil || !c.direct() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if n := t.peers[r]; n != nil {
+		t.peers.mu.Lock()
+		defer t.peers.mu.Unlock()
+		if n := t.peers.byID[r]; n != nil {
 			p = n.measured
 		}
 		return p, dialPenalty
@@ -123,7 +123,7 @@ func (t *Transport) relayDemand() (o relayDemand) {
 		return o
 	}
 	for _, c := range t.cfg.Directory.Contacts() {
-		if conn := t.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
+		if conn := t.peers.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
 			continue
 		}
 		if h := t.cfg.Hops(c.Peer); len(h) > 0 {

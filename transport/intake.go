@@ -8,7 +8,7 @@ import (
 // An intake receives the streams of one kind from a peer, one at a time: the frames of one
 // are never received concurrently with or after those of the next.
 type intake struct {
-	endNewest func()        // ends the newest stream without waiting for that; guarded by the transport's mu
+	endNewest func()        // ends the newest stream without waiting for that; guarded by the mu of the peerTable
 	receiving chan struct{} // held while one is being received
 }
 
@@ -20,11 +20,11 @@ func tasksOf(n *peerState) *intake { return &n.tasks }
 // acquireIntake ends the peer's previous stream of this intake and returns when it has been
 // received. end ends s, which becomes the newest, and must not block.
 func (t *Transport) acquireIntake(ctx context.Context, s *stream, of func(*peerState) *intake, end func()) (release func(), err error) {
-	t.mu.Lock()
-	in := of(t.peer(s.conn.peer))
+	t.peers.mu.Lock()
+	in := of(t.peers.get(s.conn.peer))
 	endPrevious := in.endNewest
 	in.endNewest = end
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if endPrevious != nil {
 		endPrevious()
 	}

@@ -23,7 +23,7 @@ const joinTimeout = 20 * time.Second
 // handleJoin handles a join stream, the only thing besides a hello that is served to a
 // stranger, once per connection. Members also use it to request a renewal.
 func (t *Transport) handleJoin(raw network.Stream) {
-	c := t.connOf(raw)
+	c := t.peers.connOf(raw)
 	if c == nil || !c.verified() && c.joining.Swap(true) {
 		t.met.refused.Inc()
 		raw.Reset()
@@ -84,7 +84,7 @@ func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
 		c.hasTicket.Store(true)
 		return true
 	}
-	return t.allow(c.peer, admit.Join) && (c.verified() || t.allowAddress(c))
+	return t.rates.allow(c.peer, admit.Join) && (c.verified() || t.rates.allowAddress(c))
 }
 
 // reasonManyJoins is the refusal when too many nodes ask to join, and joinRetryAfter is
@@ -153,8 +153,8 @@ var ErrNoPlace = errors.New("the other node has no place at the moment for nodes
 // node with a ticket waits for its turn until ctx is done; without a ticket the reply is
 // a refusal, or the error [ErrNoPlace].
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	t.setJoining(inviter, 1)
-	defer t.setJoining(inviter, -1)
+	t.peers.setJoining(inviter, 1)
+	defer t.peers.setJoining(inviter, -1)
 	var full error // how it was turned away last
 	for wait := joinPause; ; wait = min(2*wait, maxJoinWait) {
 		reply, err := t.joinAt(ctx, addrs, inviter, r)
@@ -231,7 +231,7 @@ func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.
 	if err := t.dialHost(ctx, inviter, addrs); err != nil {
 		return nil, time.Since(began) < joinFastFail, err
 	}
-	c := t.nextConn(inviter, nil)
+	c := t.peers.nextConn(inviter, nil)
 	if c == nil {
 		return nil, true, errors.New("it closed the connection")
 	}
@@ -242,7 +242,7 @@ func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.
 
 // RequestRenewal asks a connected admin to renew the certificate in r.
 func (t *Transport) RequestRenewal(ctx context.Context, admin proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	c := t.best(admin)
+	c := t.peers.best(admin)
 	if c == nil {
 		return nil, fmt.Errorf("renewal by %s: %w", admin, ErrNotConnected)
 	}
@@ -279,12 +279,4 @@ func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) 
 	}
 	reply = new(proto.JoinReply)
 	return reply, true, proto.DecodeKnown(b, reply)
-}
-
-func (t *Transport) setJoining(p proto.PeerID, by int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.joins[p] += by; t.joins[p] == 0 {
-		delete(t.joins, p)
-	}
 }

@@ -159,7 +159,7 @@ func (l *lan) addFound(info peer.AddrInfo) {
 		return
 	}
 	addrs := addrStrings(plausible(l.t.host.Addrs(), info.Addrs))
-	if len(addrs) == 0 || l.t.Connected(p) {
+	if len(addrs) == 0 || l.t.peers.connected(p) {
 		return
 	}
 	d := &l.t.disc

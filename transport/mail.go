@@ -49,7 +49,7 @@ func newLinkMail() linkMail {
 
 // TakesMail reports whether p is connected and takes messages about mail.
 func (t *Transport) TakesMail(p proto.PeerID) bool {
-	c := t.best(p)
+	c := t.peers.best(p)
 	return c != nil && slices.Contains(c.hello.GetFeatures(), proto.FeatureMail)
 }
 

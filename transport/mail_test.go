@@ -87,7 +87,7 @@ func TestMailNeedsTheFeature(t *testing.T) {
 		other.gate.mu.Unlock()
 	}
 	// a newer node that sends it all the same is turned away, which is no offense
-	if err := openRaw(t, b.best(a.Peer()).raw, streamMail).ends(frame(t, proto.TypeBundle, []byte("x"))); isTimeout(err) {
+	if err := openRaw(t, b.peers.best(a.Peer()).raw, streamMail).ends(frame(t, proto.TypeBundle, []byte("x"))); isTimeout(err) {
 		t.Errorf("the stream stays: %v", err)
 	}
 	if n := a.mailOffenses(); n > 0 || !b.Connected(a.Peer()) {
@@ -118,7 +118,7 @@ func TestBadMailFrames(t *testing.T) {
 			got := make(chan *proto.Message, 4)
 			b, a := start(t, 100, takesMail(got)), start(t, byte(i+1), nil)
 			link(t, a, b)
-			s := openRaw(t, a.best(b.Peer()).raw, streamMail)
+			s := openRaw(t, a.peers.best(b.Peer()).raw, streamMail)
 			if _, err := s.rw.Write(append(frame(t, proto.TypeOpen, []byte("first")), tt.send...)); err != nil {
 				t.Fatal(err)
 			}
@@ -221,7 +221,7 @@ func TestMailStreamIsReplaced(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "the acknowledgment", func() bool { return a.best(b.Peer()).unacked() == 0 })
+	eventually(t, "the acknowledgment", func() bool { return a.peers.best(b.Peer()).unacked() == 0 })
 	if _, pending := l.conn.pendingAcks.since(a.cfg.Clock.Mono()); pending {
 		t.Error("an acknowledgment is pending for ever")
 	}
@@ -240,7 +240,7 @@ func TestMailStreamIsReplaced(t *testing.T) {
 func resetMail(t *testing.T, n, from *testNode) {
 	t.Helper()
 	found := 0
-	for _, s := range n.best(from.Peer()).raw.GetStreams() {
+	for _, s := range n.peers.best(from.Peer()).raw.GetStreams() {
 		if s.Protocol() == streamMail {
 			s.Reset()
 			found++
@@ -347,6 +347,6 @@ func TestBadAnswersOnMailStream(t *testing.T) {
 		}
 		await(t, "the end of the stream", s.Done())
 		eventually(t, fmt.Sprintf("the offense of answer %d", i), func() bool { return a.mailOffenses() == 1 })
-		eventually(t, "nothing is in flight", func() bool { return a.best(b.Peer()).unacked() == 0 })
+		eventually(t, "nothing is in flight", func() bool { return a.peers.best(b.Peer()).unacked() == 0 })
 	}
 }

@@ -115,7 +115,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 		case <-tick.C:
 		}
 		relays := t.relays()
-		for _, c := range t.verifiedConns() {
+		for _, c := range t.peers.verifiedConns() {
 			c.measure()
 			if c.direct() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip
 				c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
@@ -128,15 +128,6 @@ func (t *Transport) measureAll(ctx context.Context) {
 	}
 }
 
-func (t *Transport) verifiedConns() (all []*conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, n := range t.peers {
-		all = append(all, n.conns...)
-	}
-	return all
-}
-
 // isSpare reports whether c is relayed, has no stream but its ctl stream, and another
 // path has been in use for long: a direct one, or one through another relay. A gossip
 // stream is never closed, because gossipsub may lose the peer with it.
@@ -144,9 +135,9 @@ func (t *Transport) isSpare(c *conn) bool {
 	if c.direct() {
 		return false
 	}
-	t.mu.Lock()
-	best := t.peers[c.peer].best()
-	t.mu.Unlock()
+	t.peers.mu.Lock()
+	best := t.peers.byID[c.peer].best()
+	t.peers.mu.Unlock()
 	idle := relayedIdle
 	if best != nil && !best.direct() {
 		idle = switchedIdle

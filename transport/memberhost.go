@@ -267,5 +267,5 @@ func toldAddrs(all []ma.Multiaddr) []ma.Multiaddr {
 // now.
 func (t *Transport) verified(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	return err == nil && t.Connected(p) && t.activeMember(p)
+	return err == nil && t.peers.connected(p) && t.activeMember(p)
 }

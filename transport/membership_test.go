@@ -81,9 +81,9 @@ func TestStrangersCannotCrowdOutMembers(t *testing.T) {
 		}
 	}
 	eventually(t, "strangers occupy every slot of their address", func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.conns) == maxSlotsPerOrigin
+		b.peers.mu.Lock()
+		defer b.peers.mu.Unlock()
+		return len(b.peers.conns) == maxSlotsPerOrigin
 	})
 	a := start(t, 1, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -150,7 +150,7 @@ func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 		if got := (relayACL{b}).AllowReserve(n.host.ID(), nil); got != n.want {
 			t.Errorf("node %d: the relay granted a reservation: %v", n.gate.boot, got)
 		}
-		if _, err := n.askReservation(t.Context(), n.best(b.Peer())); (err == nil) != n.want || err != nil && strings.Contains(err.Error(), b.Peer().Short()) {
+		if _, err := n.askReservation(t.Context(), n.peers.best(b.Peer())); (err == nil) != n.want || err != nil && strings.Contains(err.Error(), b.Peer().Short()) {
 			t.Errorf("node %d: it asked for a reservation: %v", n.gate.boot, err)
 		}
 	}
@@ -188,9 +188,9 @@ func TestConnectionEndsWithTheCertificate(t *testing.T) {
 	})
 	eventually(t, "the other side closed it", func() bool { return !a.Connected(b.Peer()) && !b.Connected(a.Peer()) })
 	connect()
-	stays := b.best(a.Peer())
+	stays := b.peers.best(a.Peer())
 	b.closeFormerMembers()
-	if b.best(a.Peer()) != stays || stays.raw.IsClosed() {
+	if b.peers.best(a.Peer()) != stays || stays.raw.IsClosed() {
 		t.Error("it cannot connect to have its certificate renewed")
 	}
 	b.gate.(memberGate).set(1, true) // renewed, and known on the same connection

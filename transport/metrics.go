@@ -131,7 +131,7 @@ func (t *Transport) scored() (all []route.Candidate) {
 		return nil
 	}
 	for _, p := range t.relays() {
-		if c := t.best(p); c != nil && c.direct() && p != t.self {
+		if c := t.peers.best(p); c != nil && c.direct() && p != t.self {
 			all = append(all, route.Candidate{Peer: p, Score: t.scoreOf(p)})
 		}
 	}

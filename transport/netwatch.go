@@ -83,9 +83,9 @@ func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.C
 func (t *Transport) addressesChanged() {
 	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
 	t.BroadcastHello()
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	now := t.cfg.Clock.Mono()
-	for _, n := range t.peers {
+	for _, n := range t.peers.byID {
 		for _, c := range n.conns {
 			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, c) })
 		}
@@ -93,7 +93,7 @@ func (t *Transport) addressesChanged() {
 			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
 		}
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	notify(t.redialWake)
 	t.refreshReservations()
 	t.wakeUpgrades()

@@ -39,15 +39,15 @@ type PathReport struct {
 // Paths returns every connection to p and every address that may become one.
 func (t *Transport) Paths(p proto.PeerID) PathReport {
 	r := PathReport{Peer: p}
-	t.mu.Lock()
-	n := t.peers[p]
+	t.peers.mu.Lock()
+	n := t.peers.byID[p]
 	var conns []*conn
 	var best *conn
 	var lastErr error
 	if n != nil {
 		conns, best, lastErr = slices.Clone(n.conns), n.best(), n.lastErr
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	for _, c := range conns {
 		path := t.pathOfConn(c)
 		path.InUse = c == best
@@ -108,7 +108,7 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 		relay, circuit := relayOf(a)
 		c := Path{Addr: a.String(), Network: networkOf(a), Direct: !circuit, Relay: relay}
 		if circuit {
-			if hop := t.best(relay); hop != nil {
+			if hop := t.peers.best(relay); hop != nil {
 				c.Network = hop.network()
 				c.Measured, c.Score = t.circuitScore(relay, p)
 			}
@@ -189,7 +189,7 @@ func (t *Transport) Reach() Reach {
 		r.Reservations = append(r.Reservations, s)
 	}
 	slices.SortFunc(r.Reservations, func(a, b Reservation) int { return comparePeers(a.Relay, b.Relay) })
-	for _, c := range t.verifiedConns() {
+	for _, c := range t.peers.verifiedConns() {
 		if c.direct() {
 			r.UDP = r.UDP || c.network() == "quic"
 			r.TCP = r.TCP || c.network() == "tcp"

@@ -123,18 +123,18 @@ func TestAddressChange(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
 	link(t, a, b)
-	a.mu.Lock()
-	gone := a.peer(newTestKeys(9).Peer())
+	a.peers.mu.Lock()
+	gone := a.peers.get(newTestKeys(9).Peer())
 	gone.dial = redialState{due: time.Hour * 24 * 365, tries: 40}
-	a.mu.Unlock()
+	a.peers.mu.Unlock()
 	a.addressesChanged()
 	eventually(t, "another hello", func() bool {
 		b.gate.mu.Lock()
 		defer b.gate.mu.Unlock()
 		return len(b.gate.hellos) >= 2
 	})
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.peers.mu.Lock()
+	defer a.peers.mu.Unlock()
 	if wait := gone.dial.due - a.cfg.Clock.Mono(); wait > a.cfg.Timing.Redial {
 		t.Errorf("a lost peer waits for %v", wait)
 	}

@@ -49,11 +49,11 @@ func (t *Transport) pongClock(c *conn, stamp int64, rtt time.Duration) {
 // readClock stores what the peer's clock shows, as told half a round trip ago. The clocks
 // of strangers are kept as long as their connection.
 func (t *Transport) readClock(c *conn, told peerClock, rtt time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	told.wall, told.at = told.wall.Add(rtt/2), t.cfg.Clock.Boot()
 	c.told = told
-	if n := t.peers[c.peer]; n != nil {
+	if n := t.peers.byID[c.peer]; n != nil {
 		n.clock = c.told
 	}
 }
@@ -62,9 +62,9 @@ func (t *Transport) readClock(c *conn, told peerClock, rtt time.Duration) {
 // p has not told it since this node started. ok reports whether p has told it and relied on
 // it then.
 func (t *Transport) ClockAhead(p proto.PeerID) (ahead time.Duration, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peers[p]
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	n := t.peers.byID[p]
 	if n == nil || n.clock.wall.IsZero() {
 		return 0, false
 	}
@@ -73,7 +73,7 @@ func (t *Transport) ClockAhead(p proto.PeerID) (ahead time.Duration, ok bool) {
 
 // AskClocks asks every connected member for its clock.
 func (t *Transport) AskClocks() {
-	for _, c := range t.verifiedConns() {
+	for _, c := range t.peers.verifiedConns() {
 		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 	}
 }

@@ -13,10 +13,11 @@ import (
 func TestClockOfAPeer(t *testing.T) {
 	wall := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	c := &conn{peer: proto.PeerID{1}}
-	tr := &Transport{cfg: Config{Clock: wall.Clock()}, peers: map[proto.PeerID]*peerState{c.peer: {}}}
+	tr := &Transport{cfg: Config{Clock: wall.Clock()}, peers: newPeerTable(wall.Clock())}
+	tr.peers.get(c.peer)
 	expect := func(want time.Duration, relied bool) {
 		t.Helper()
-		if shown := tr.status(tr.peers[c.peer]).Clock; shown != want {
+		if shown := tr.peers.byID[c.peer].status(wall.Clock()).Clock; shown != want {
 			t.Errorf("it is shown %v ahead, want %v", shown, want)
 		}
 		if ahead, ok := tr.ClockAhead(c.peer); ahead != want || ok != relied {

@@ -11,11 +11,12 @@ import (
 	"sort"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A peerState is this node's state of a peer. It is guarded by the transport's mu.
+// A peerState is this node's state of a peer. It is guarded by the mu of its [peerTable].
 type peerState struct {
 	peer      proto.PeerID
 	conns     []*conn       // verified and open, oldest first
@@ -43,16 +44,6 @@ type peerState struct {
 
 // maxBodies is how many streamed bodies are transferred at once to, and from, a peer.
 const maxBodies = 2
-
-// peer returns the state of p, creating it if needed. The caller holds mu.
-func (t *Transport) peer(p proto.PeerID) *peerState {
-	n := t.peers[p]
-	if n == nil {
-		n = &peerState{peer: p, tasks: newIntake(), mail: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
-		t.peers[p] = n
-	}
-	return n
-}
 
 // join adds a verified connection. The caller holds mu.
 func (t *Transport) join(n *peerState, c *conn) {
@@ -86,13 +77,13 @@ func (t *Transport) join(n *peerState, c *conn) {
 
 // leave removes a closed connection. The caller holds mu.
 func (t *Transport) leave(c *conn) {
-	n := t.peers[c.peer]
+	n := t.peers.byID[c.peer]
 	if n == nil {
 		return
 	}
 	i := slices.Index(n.conns, c)
 	if i < 0 {
-		t.forget(n)
+		t.peers.forget(n)
 		return
 	}
 	n.conns = slices.Delete(n.conns, i, i+1)
@@ -110,14 +101,6 @@ func (t *Transport) leave(c *conn) {
 		n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer)
 		notify(t.redialWake)
-	}
-}
-
-// forget drops the state of a stranger, so that strangers cost no memory. The caller
-// holds mu.
-func (t *Transport) forget(n *peerState) {
-	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.linking && n.dialing == 0 && n.dial == (redialState{}) {
-		delete(t.peers, n.peer)
 	}
 }
 
@@ -148,18 +131,6 @@ func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	}
 }
 
-// best returns the connection for new streams: the newest direct one, or else the relayed
-// one that was chosen last.
-func (t *Transport) best(p proto.PeerID) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peers[p]
-	if n == nil {
-		return nil
-	}
-	return n.best()
-}
-
 func (n *peerState) best() *conn {
 	var best *conn
 	for _, c := range n.conns {
@@ -173,14 +144,14 @@ func (n *peerState) best() *conn {
 // keepLinked keeps a task stream to n open while there is a connection.
 func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
 	for failures := 0; ; {
-		t.mu.Lock()
+		t.peers.mu.Lock()
 		c := n.best()
 		if c == nil || ctx.Err() != nil {
 			n.linking = false
-			t.mu.Unlock()
+			t.peers.mu.Unlock()
 			return
 		}
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		began := t.cfg.Clock.Mono()
 		err := t.linkOnce(ctx, n, c)
 		if errors.Is(err, errMoved) {
@@ -215,10 +186,10 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	}
 	l := newLink(c, s, t.cfg)
 	l.mail.ended = func(err error) { t.streamEnded(c.peer, "mail", err) }
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	n.link = l
 	t.updatePath(n)
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -229,9 +200,9 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	err = t.recv.Linked(ctx, l)
 	cancel()
 	<-ended
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	n.link = nil
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	t.streamEnded(c.peer, "link", l.err)
 	if errors.Is(l.err, errMoved) {
 		return l.err
@@ -265,31 +236,32 @@ type PeerStatus struct {
 
 // Peers returns all peers that were ever connected or dialed, ordered by id.
 func (t *Transport) Peers() []PeerStatus {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	var all []PeerStatus
-	for _, n := range t.peers {
-		all = append(all, t.status(n))
+	for _, n := range t.peers.byID {
+		all = append(all, n.status(t.cfg.Clock))
 	}
 	sort.Slice(all, func(i, j int) bool { return bytes.Compare(all[i].Peer[:], all[j].Peer[:]) < 0 })
 	return all
 }
 
-func (t *Transport) status(n *peerState) PeerStatus {
+// status describes the connection to n. The caller holds mu.
+func (n *peerState) status(clk clock.Clock) PeerStatus {
 	s := PeerStatus{Peer: n.peer, LastSeen: n.lastSeen, Linked: n.link != nil}
 	if n.lastErr != nil {
 		s.LastError, s.FailedAt = n.lastErr.Error(), n.failedAt
 		s.Refused = asRefusal(n.peer, n.lastErr)
 	}
 	if !n.clock.wall.IsZero() {
-		s.Clock = n.clock.ahead(t.cfg.Clock)
+		s.Clock = n.clock.ahead(clk)
 	}
 	c := n.best()
 	if c == nil {
-		s.Failed, s.NextDial = n.dial.tries, max(0, n.dial.due-t.cfg.Clock.Mono())
+		s.Failed, s.NextDial = n.dial.tries, max(0, n.dial.due-clk.Mono())
 		return s
 	}
-	s.Connected, s.LastSeen = true, t.cfg.Clock.Now().Add(n.heard()-t.cfg.Clock.Mono())
+	s.Connected, s.LastSeen = true, clk.Now().Add(n.heard()-clk.Mono())
 	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	measured := c.meter.path()
@@ -308,20 +280,10 @@ func (n *peerState) heard() (last time.Duration) {
 }
 
 // Connected reports whether there is a verified connection to p.
-func (t *Transport) Connected(p proto.PeerID) bool { return t.best(p) != nil }
+func (t *Transport) Connected(p proto.PeerID) bool { return t.peers.connected(p) }
 
 // ConnectedPeers returns the peers with a verified connection.
-func (t *Transport) ConnectedPeers() []proto.PeerID {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var all []proto.PeerID
-	for p, n := range t.peers {
-		if len(n.conns) > 0 {
-			all = append(all, p)
-		}
-	}
-	return all
-}
+func (t *Transport) ConnectedPeers() []proto.PeerID { return t.peers.connectedPeers() }
 
 // Disconnect closes all connections to p. It is redialed like any contact, unless the
 // gate blocks it.
@@ -329,31 +291,19 @@ func (t *Transport) Disconnect(p proto.PeerID) { t.host.Network().ClosePeer(toLi
 
 // SendCtl queues m for p's ctl stream: best effort, for messages that may be lost.
 func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
-	c := t.best(p)
+	c := t.peers.best(p)
 	if c == nil {
 		return fmt.Errorf("%w to %s", ErrNotConnected, p)
 	}
 	return c.queueCtl(m)
 }
 
-// roundTrip returns the longest of the known round trips to p; 0: none.
-func (t *Transport) roundTrip(p proto.PeerID) (rtt time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.peers[p]; n != nil {
-		for _, c := range n.conns {
-			rtt = max(rtt, c.longestRTT())
-		}
-	}
-	return rtt
-}
-
 // Received returns how many packets have come from p over its present connections,
 // acknowledgments included; where the transport cannot count packets, bytes of its streams.
 func (t *Transport) Received(p proto.PeerID) (n uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.peers[p]; s != nil {
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	if s := t.peers.byID[p]; s != nil {
 		for _, c := range s.conns {
 			n += c.packets()
 		}
@@ -363,7 +313,7 @@ func (t *Transport) Received(p proto.PeerID) (n uint64) {
 
 // Ping measures the round trip to p.
 func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, error) {
-	c := t.best(p)
+	c := t.peers.best(p)
 	if c == nil {
 		return 0, fmt.Errorf("ping: %w to %s", ErrNotConnected, p)
 	}

@@ -19,12 +19,12 @@ const maxPosted = 4 << 20
 // not fit. The error identifies the first message that was not queued; without a link it
 // is [ErrNotConnected].
 func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	var l *Link
-	if n := t.peers[p]; n != nil {
+	if n := t.peers.byID[p]; n != nil {
 		l = n.link
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if l == nil {
 		return ErrNotConnected
 	}

@@ -98,7 +98,7 @@ var errNotServed = errors.New("transport: only one protocol proposal is accepted
 // before the hello waits for it, unless its protocol needs none: a peer without a hello
 // does not even learn which protocols are supported.
 func (t *Transport) filterStream(raw network.Stream) network.Stream {
-	c := t.connOf(raw)
+	c := t.peers.connOf(raw)
 	if c == nil {
 		raw.Reset()
 		return nil
@@ -118,7 +118,7 @@ func (t *Transport) filterStream(raw network.Stream) network.Stream {
 // filterBeforeHello is filterStream for a peer that is not known to be an active member.
 func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stream, bool) {
 	defer c.waiting.Add(-1)
-	if c.waiting.Add(1) > maxWaiting || !c.verified() && !t.allow(c.peer, admit.Stream) {
+	if c.waiting.Add(1) > maxWaiting || !c.verified() && !t.rates.allow(c.peer, admit.Stream) {
 		return nil, false
 	}
 	s, name, err := peek(raw, t.cfg.Timing.Hello)
@@ -189,7 +189,7 @@ func (s *peekedStream) Read(p []byte) (int, error) {
 // awaitHelloByID returns when hellos were exchanged with the peer, or none can be.
 func (t *Transport) awaitHelloByID(ctx context.Context, id peer.ID) error {
 	p, err := fromLibp2p(id)
-	if err != nil || t.Connected(p) {
+	if err != nil || t.peers.connected(p) {
 		return err
 	}
 	return t.awaitHello(ctx, p)

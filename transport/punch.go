@@ -96,7 +96,7 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 	if err != nil {
 		return err
 	}
-	rtt := h.t.roundTrip(p)
+	rtt := h.t.peers.roundTrip(p)
 	head := min(punchDial/2, quicFirst+3*rtt)
 	waits := min(head/2, punchWait+2*rtt)
 	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.t.punchAddrs(), isQUIC) {
@@ -187,9 +187,9 @@ func (t *Transport) watchObserved(ctx context.Context) {
 // addObservation handles this node's address as seen by the other end of raw, after both
 // hellos: observations by strangers are ignored.
 func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
-	t.mu.Lock()
-	c := t.conns[raw]
-	t.mu.Unlock()
+	t.peers.mu.Lock()
+	c := t.peers.conns[raw]
+	t.peers.mu.Unlock()
 	if c == nil || !t.awaitVerified(ctx, c) || !t.reach.seen.add(raw, at) {
 		return
 	}
@@ -339,15 +339,15 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 	wg.Go(func() { t.watchRelays(ctx, n) })
 	var next time.Duration // when a direct path is tried next
 	for tries := 0; ; {
-		t.mu.Lock()
+		t.peers.mu.Lock()
 		c := n.best()
 		if c == nil || c.direct() || ctx.Err() != nil {
 			n.upgrading = false
-			t.mu.Unlock()
+			t.peers.mu.Unlock()
 			return
 		}
 		punches := slices.ContainsFunc(n.conns, func(c *conn) bool { return c.inbound && !c.direct() })
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		if now := t.cfg.Clock.Mono(); now >= next {
 			t.tryDirect(ctx, n.peer, punches)
 			next = t.cfg.Clock.Mono() + punchPauses[min(tries, len(punchPauses)-1)]
@@ -420,9 +420,9 @@ func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
 
 // wakeUpgrades makes all upgrades try a direct path at once.
 func (t *Transport) wakeUpgrades() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, n := range t.peers {
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	for _, n := range t.peers.byID {
 		if n.upgrading {
 			notify(n.wake)
 		}

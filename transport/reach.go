@@ -108,9 +108,9 @@ func (t *Transport) sendHellos(which func(*conn) bool) {
 	if err != nil {
 		return // not in a mesh yet
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, n := range t.peers {
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	for _, n := range t.peers.byID {
 		for _, c := range n.conns {
 			if which(c) {
 				c.queueCtl(m)

@@ -54,15 +54,15 @@ type circuitRecord struct {
 func (t *Transport) viaPath(r, p proto.PeerID) (path route.Path, off float64) {
 	near, off := t.nearHop(r)
 	path = route.Join(near, t.farHop(p, r))
-	t.mu.Lock()
-	n := t.peers[p]
+	t.peers.mu.Lock()
+	n := t.peers.byID[p]
 	if n == nil {
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		return path, off
 	}
 	m, compared := n.circuits[r]
 	c := n.circuitBy(r)
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	switch {
 	case compared && t.cfg.Clock.Mono()-m.at < measureTTL:
 		return m.path, off
@@ -73,37 +73,6 @@ func (t *Transport) viaPath(r, p proto.PeerID) (path route.Path, off float64) {
 		}
 	}
 	return path, off
-}
-
-// recordCircuit records what was measured on a circuit to n through relay r.
-func (t *Transport) recordCircuit(n *peerState, r proto.PeerID, m circuitRecord) {
-	m.at = t.cfg.Clock.Mono()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n.circuits == nil {
-		n.circuits = make(map[proto.PeerID]circuitRecord)
-	}
-	n.circuits[r] = m
-}
-
-// noteCompared records that p has measured a circuit to this node to compare it with others.
-func (t *Transport) noteCompared(p proto.PeerID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.peers[p]; n != nil {
-		n.compared = t.cfg.Clock.Mono()
-	}
-}
-
-// incoming returns how many bytes of work n has sent on its open connections, and when it
-// last compared circuits.
-func (t *Transport) incoming(n *peerState) (bytes uint64, compared time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range n.conns {
-		bytes += c.work.incoming.Load()
-	}
-	return bytes, n.compared
 }
 
 // A theirChoice decides whether the relay is left to the other side: while that sends work
@@ -210,7 +179,7 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 		return
 	}
 	for _, tr := range trials[1:] { // one after another: libp2p would join the dials to a peer
-		if tr.conn = t.openCircuit(n, tr.relay); tr.conn == nil {
+		if tr.conn = t.peers.openCircuit(n, tr.relay); tr.conn == nil {
 			tr.conn = t.dialTrial(ctx, n.peer, tr.relay)
 		}
 	}
@@ -242,7 +211,7 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 	t.log.Info("moving to a better relay", "peer", n.peer, "old", current, "new", best.relay, "gain", gain)
 	t.prefer(n, best.conn)
 	if broken {
-		t.closeCircuits(n, current)
+		t.peers.closeCircuits(n, current)
 	}
 }
 
@@ -252,7 +221,7 @@ func hardlyCarries(p route.Path) bool { return p.RTT >= brokenRTT || p.Rate < br
 // otherRelays returns the relays other than current through which p can be reached now.
 func (t *Transport) otherRelays(p, current proto.PeerID) (all []proto.PeerID) {
 	for _, r := range t.contact(p).Relays {
-		hop := t.best(r)
+		hop := t.peers.best(r)
 		if hop != nil && hop.direct() && r != t.self && r != p && r != current && !t.gate.Blocked(r) && !slices.Contains(all, r) && len(all) < maxRelaysTried-1 {
 			all = append(all, r)
 		}
@@ -269,13 +238,13 @@ func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn 
 		return nil
 	}
 	var c *conn
-	t.mu.Lock()
-	for _, o := range t.conns {
+	t.peers.mu.Lock()
+	for _, o := range t.peers.conns {
 		if by, ok := relayOf(o.raw.RemoteMultiaddr()); ok && by == relay && o.peer == p && o.trial {
 			c = o
 		}
 	}
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if c == nil || !t.awaitVerified(ctx, c) {
 		return nil
 	}
@@ -286,9 +255,9 @@ func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn 
 // circuit in use.
 func (t *Transport) measureTrial(ctx context.Context, n *peerState, tr *trial, inUse bool, rate float64) {
 	est, off := t.viaPath(tr.relay, n.peer)
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	before := n.circuits[tr.relay]
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if t.cfg.Clock.Mono()-before.at >= measureTTL {
 		before = circuitRecord{}
 	}
@@ -310,15 +279,8 @@ func (t *Transport) measureTrial(ctx context.Context, n *peerState, tr *trial, i
 			m.path.Rate = min(m.path.Rate, m.loaded)
 		}
 	}
-	t.recordCircuit(n, tr.relay, m)
+	t.peers.recordCircuit(n, tr.relay, m)
 	tr.found, tr.score = m, t.cfg.Weights.Score(m.path).Total-off
-}
-
-// openCircuit returns the newest circuit to n through relay r; nil: there is none.
-func (t *Transport) openCircuit(n *peerState, r proto.PeerID) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.circuitBy(r)
 }
 
 // circuitBy is openCircuit for a caller that holds mu.
@@ -331,22 +293,10 @@ func (n *peerState) circuitBy(r proto.PeerID) (c *conn) {
 	return c
 }
 
-// closeCircuits closes all circuits to n through relay r.
-func (t *Transport) closeCircuits(n *peerState, r proto.PeerID) {
-	t.mu.Lock()
-	all := slices.Clone(n.conns)
-	t.mu.Unlock()
-	for _, c := range all {
-		if by, ok := relayOf(c.raw.RemoteMultiaddr()); ok && by == r {
-			c.raw.Close()
-		}
-	}
-}
-
 // prefer makes new streams to n use the relayed connection c.
 func (t *Transport) prefer(n *peerState, c *conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
 	c.preferred = t.cfg.Clock.Mono()
 	t.updatePath(n)
 }
@@ -358,9 +308,9 @@ func (t *Transport) follow(c *conn) {
 	if c.direct() {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peers[c.peer]
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	n := t.peers.byID[c.peer]
 	if n == nil || !slices.Contains(n.conns, c) {
 		return
 	}

@@ -102,7 +102,7 @@ func (t *Transport) mayDial(p proto.PeerID, a ma.Multiaddr) bool {
 func (t *Transport) mayDialCircuit(p proto.PeerID, a ma.Multiaddr) bool {
 	by, _ := relayOf(a)
 	ok, beside := t.reach.dialTargets.allow(p, by)
-	return ok && by != t.self && (beside || t.dials(p) && !t.Connected(p))
+	return ok && by != t.self && (beside || t.peers.dials(p) && !t.peers.connected(p))
 }
 
 // A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing
@@ -162,12 +162,12 @@ func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
 			return
 		case <-tick.C:
 		}
-		t.mu.Lock()
+		t.peers.mu.Lock()
 		c := n.best()
 		if l := n.link; c != nil && l != nil && !shouldMove(c, l.conn) && !l.conn.direct() {
 			c = l.conn // the same relay, and this one carries the tasks
 		}
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		if c == nil || c.direct() {
 			continue // upgrade ends soon
 		}
@@ -176,7 +176,7 @@ func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
 		if busy, late := c.pendingAcks.busy(now); watch.due(now, busy, late) {
 			t.compareRelays(ctx, n, c, watch)
 		} else if now-looked >= measureEvery {
-			bytes, compared := t.incoming(n)
+			bytes, compared := t.peers.incoming(n)
 			works, holds := c.work.acked.Load() != acked, theirs.holds(now, bytes, compared)
 			looked, acked = now, c.work.acked.Load()
 			if works && now >= watch.next && t.expectedGain(n, c) >= expectGain {
@@ -215,9 +215,9 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 		there = append(there, route.Candidate{Peer: r, Score: t.scoreVia(r, n.peer)})
 	}
 	picked := pick.Pick([]proto.PeerID{current}, there, t.cfg.Clock.Mono())[0]
-	t.mu.Lock()
+	t.peers.mu.Lock()
 	full := len(n.conns) >= maxPeerConns
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	if picked == current || full {
 		return
 	}

@@ -147,7 +147,7 @@ func (r *reserver) due() []*conn {
 	live := make(map[proto.PeerID]*conn)
 	var candidates []route.Candidate
 	for _, p := range r.t.relays() {
-		if c := r.t.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
+		if c := r.t.peers.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
 			live[p] = c
 			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.demand).Total})
 		}

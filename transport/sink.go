@@ -98,17 +98,17 @@ type bodyStream struct {
 // takeBody counts a body that comes on s until it is released, at most maxBodies of a peer at
 // once.
 func (t *Transport) takeBody(s *stream, name bodies.Name) (release func(), ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.peer(s.conn.peer)
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	n := t.peers.get(s.conn.peer)
 	if len(n.receiving) >= maxBodies {
 		return nil, false
 	}
 	ended := make(chan struct{})
 	n.receiving = append(n.receiving, bodyStream{s, name, ended})
 	return sync.OnceFunc(func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+		t.peers.mu.Lock()
+		defer t.peers.mu.Unlock()
 		n.receiving = slices.DeleteFunc(n.receiving, func(b bodyStream) bool { return b.stream == s })
 		close(ended)
 	}), true
@@ -118,15 +118,15 @@ func (t *Transport) takeBody(s *stream, name bodies.Name) (release func(), ok bo
 // connection, and waits for that, for a limited time: the peer has given up the connection,
 // which this node may not know for half a minute.
 func (t *Transport) endPrevious(ctx context.Context, s *stream, name bodies.Name) {
-	t.mu.Lock()
-	all := t.peer(s.conn.peer).receiving
+	t.peers.mu.Lock()
+	all := t.peers.get(s.conn.peer).receiving
 	i := slices.IndexFunc(all, func(b bodyStream) bool { return b.name == name && b.stream.conn != s.conn })
 	if i < 0 {
-		t.mu.Unlock()
+		t.peers.mu.Unlock()
 		return
 	}
 	previous := all[i]
-	t.mu.Unlock()
+	t.peers.mu.Unlock()
 	t.group.start(func(context.Context) { previous.stream.Reset() }) // it blocks on a dead relayed path
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
 	defer cancel()

@@ -2,17 +2,14 @@ package transport
 
 import (
 	"cmp"
-	"context"
 	"net"
 	"net/netip"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport/admit"
 )
 
 // A node that is not a known member occupies a slot until its hello, and slots are few.
@@ -60,27 +57,26 @@ type strangerSlot struct {
 }
 
 // admitStranger finds a slot for c, the connection of a stranger. If none is free, the
-// oldest silent connection of c's own address is closed, or of the address with the most
-// slots, or the oldest one that has had its time. It returns false if none may be closed.
-// The caller holds mu.
-func (t *Transport) admitStranger(c *conn) bool {
+// oldest silent connection of c's own address is evicted, or of the address with the most
+// slots, or the oldest one that has had its time: the caller, which holds mu, closes that
+// victim. ok is false if none may be closed.
+func (pt *peerTable) admitStranger(c *conn) (victim *conn, ok bool) {
 	own := originOf(c.raw.RemoteMultiaddr())
 	var all []strangerSlot
 	count := map[string]int{}
-	for _, x := range t.conns {
-		if n := t.peers[x.peer]; x.inbound && !x.verified() && !x.evicted && (n == nil || len(n.conns) == 0) {
+	for _, x := range pt.conns {
+		if n := pt.byID[x.peer]; x.inbound && !x.verified() && !x.evicted && (n == nil || len(n.conns) == 0) {
 			o := originOf(x.raw.RemoteMultiaddr())
 			all = append(all, strangerSlot{x, o})
 			count[o]++
 		}
 	}
-	now := t.cfg.Clock.Mono()
-	var victim *conn
+	now := pt.clock.Mono()
 	switch {
 	case count[own] >= maxSlotsPerOrigin:
 		victim = oldestStranger(all, now, func(o string) bool { return o == own })
 	case len(all) < maxUnverified:
-		return true
+		return nil, true
 	default:
 		most := 0
 		for _, k := range count {
@@ -91,11 +87,10 @@ func (t *Transport) admitStranger(c *conn) bool {
 		}
 	}
 	if victim == nil {
-		return false
+		return nil, false
 	}
 	victim.evicted = true
-	t.group.start(func(context.Context) { victim.raw.CloseWithError(network.ConnRateLimited) })
-	return true
+	return victim, true
 }
 
 // oldestStranger returns the oldest connection of these addresses on which no message was
@@ -122,18 +117,11 @@ func older(a, b *conn) *conn {
 	return a
 }
 
-// allowAddress spends a join token of the address of c.
-func (t *Transport) allowAddress(c *conn) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byOrigin.Allow(originOf(c.raw.RemoteMultiaddr()), admit.Join, t.cfg.Clock.Mono())
-}
-
 // Origin returns the origin and the address of a connection with p, which need not have
 // completed the hello; empty: there is none. On a network of this machine each address is
 // an origin of its own: there a whole network has the same IPv6 prefix.
 func (t *Transport) Origin(p proto.PeerID) (origin, addr string) {
-	c := t.nextConn(p, nil)
+	c := t.peers.nextConn(p, nil)
 	if c == nil {
 		return "", ""
 	}

@@ -35,8 +35,7 @@ type slotCase struct {
 func newSlotCase(j Joiner) *slotCase {
 	g := &slotCase{clk: clock.NewManual(time.Unix(1_800_000_000, 0))}
 	g.Transport = &Transport{
-		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), conns: map[network.Conn]*conn{}, peers: map[proto.PeerID]*peerState{},
-		ledger: admit.NewLedger[proto.PeerID](admit.Limits{}), byOrigin: admit.NewLedger[string](admit.Limits{}),
+		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), peers: newPeerTable(g.clk.Clock()), rates: newRates(admit.Limits{}, g.clk.Clock()),
 	}
 	return g
 }
@@ -46,20 +45,20 @@ func (g *slotCase) arrive(from string) *conn {
 	g.clk.Advance(10 * time.Millisecond)
 	g.next++
 	raw := &fakeConn{from: ma.StringCast(from)}
-	c := newConn(raw, proto.PeerID{g.next, byte(len(g.conns))}, g.cfg.Clock)
-	if !g.admitStranger(c) {
+	c := newConn(raw, proto.PeerID{g.next, byte(len(g.peers.conns))}, g.cfg.Clock)
+	if _, ok := g.peers.admitStranger(c); !ok {
 		return nil
 	}
-	g.conns[raw] = c
-	for raw, old := range g.conns { // what the task group does
+	g.peers.conns[raw] = c
+	for raw, old := range g.peers.conns { // what the task group does
 		if old.evicted {
-			delete(g.conns, raw)
+			delete(g.peers.conns, raw)
 		}
 	}
 	return c
 }
 
-func (g *slotCase) leave(c *conn) { delete(g.conns, c.raw) }
+func (g *slotCase) leave(c *conn) { delete(g.peers.conns, c.raw) }
 
 // ticketed admits nodes with the ticket "good".
 type ticketed struct{ Joiner }
@@ -105,8 +104,8 @@ func TestOneAddressCannotBlockJoins(t *testing.T) {
 			g.leave(c)
 		}
 	}
-	if len(g.conns) > maxSlotsPerOrigin {
-		t.Errorf("one address has %d slots", len(g.conns))
+	if len(g.peers.conns) > maxSlotsPerOrigin {
+		t.Errorf("one address has %d slots", len(g.peers.conns))
 	}
 	if wrong > 6+int(g.clk.Clock().Mono().Seconds()) { // the burst, and one per second
 		t.Errorf("%d wrong tickets of one address were checked", wrong)
@@ -128,13 +127,13 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 			}
 		}
 	}
-	if len(g.conns) != maxUnverified {
-		t.Fatalf("%d slots are taken", len(g.conns))
+	if len(g.peers.conns) != maxUnverified {
+		t.Fatalf("%d slots are taken", len(g.peers.conns))
 	}
-	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.conns) != maxUnverified || first.evicted {
-		t.Errorf("%d slots; one that sent a message was evicted: %v", len(g.conns), first.evicted)
+	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.peers.conns) != maxUnverified || first.evicted {
+		t.Errorf("%d slots; one that sent a message was evicted: %v", len(g.peers.conns), first.evicted)
 	}
-	for _, c := range g.conns {
+	for _, c := range g.peers.conns {
 		c.gotMessage.Store(true)
 	}
 	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {

@@ -121,7 +121,7 @@ func TestThinnedConnection(t *testing.T) {
 	b := start(t, 2, func(_ *testNode, c *Config) { c.Listen = c.Listen[:1] })
 	a := start(t, 1, nil)
 	link(t, a, b)
-	at, ok := udpAddr(a.best(b.Peer()))
+	at, ok := udpAddr(a.peers.best(b.Peer()))
 	if !ok {
 		t.Fatal("it has no UDP address")
 	}

@@ -192,12 +192,12 @@ func (b *gossipTopic) persist(ctx context.Context) {
 // exceeds that peer's rate.
 func (b *gossipTopic) inspect(from peer.ID, rpc *pubsub.RPC) error {
 	p, err := fromLibp2p(from)
-	if err != nil || !b.t.Connected(p) {
+	if err != nil || !b.t.peers.connected(p) {
 		return errStranger
 	}
 	kept := rpc.Publish[:0]
 	for _, m := range rpc.Publish {
-		if !b.t.allowMany(p, admit.Forward, share(len(m.GetData()))) {
+		if !b.t.rates.allowMany(p, admit.Forward, share(len(m.GetData()))) {
 			b.t.met.rumors.WithLabelValues("flooded").Inc()
 			continue
 		}
@@ -234,7 +234,7 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 		return "bad", pubsub.ValidationReject
 	case !b.t.isMember(author):
 		return "stranger", pubsub.ValidationIgnore
-	case !b.t.allowMany(author, admit.Author, share(len(data))):
+	case !b.t.rates.allowMany(author, admit.Author, share(len(data))):
 		return "flooded", pubsub.ValidationIgnore
 	}
 	number, ok := b.t.cfg.Topic.Valid(author, data)
@@ -256,7 +256,7 @@ func (t *Transport) isMember(p proto.PeerID) bool {
 	if _, ok := t.gate.(registry); ok {
 		return t.activeMember(p)
 	}
-	return t.activeMember(p) && t.Connected(p)
+	return t.activeMember(p) && t.peers.connected(p)
 }
 
 // activeMember reports whether p, whose hello was accepted, is still a member: not
@@ -326,7 +326,7 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 // missing returns the connected members that support gossip but are not subscribed.
 func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	var lost []proto.PeerID
-	for _, p := range b.t.ConnectedPeers() {
+	for _, p := range b.t.peers.connectedPeers() {
 		id := toLibp2p(p)
 		if slices.Contains(heard, id) || !b.t.activeMember(p) {
 			continue

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +29,8 @@ type Transport struct {
 	log   *slog.Logger
 	met   *metrics
 	group *taskGroup
+	peers *peerTable
+	rates *rates
 	reach *reach // relays, reservations, hole punching
 	local *localAddrs
 
@@ -38,13 +39,6 @@ type Transport struct {
 	running    atomic.Bool   // Run is running: connections are accepted
 	opened     chan struct{} // closed when Run has started, or failed to
 	redialWake chan struct{}
-
-	mu       sync.Mutex
-	conns    map[network.Conn]*conn
-	peers    map[proto.PeerID]*peerState
-	ledger   *admit.Ledger[proto.PeerID]
-	byOrigin *admit.Ledger[string] // strangers, by originOf
-	joins    map[proto.PeerID]int  // dialed for a join, without a hello
 
 	disc     discovery
 	refusals refusalLog
@@ -57,11 +51,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t := &Transport{
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
 		group: newTaskGroup(), redialWake: make(chan struct{}, 1), opened: make(chan struct{}),
-		conns:    make(map[network.Conn]*conn),
-		peers:    make(map[proto.PeerID]*peerState),
-		ledger:   admit.NewLedger[proto.PeerID](cfg.Limits),
-		byOrigin: admit.NewLedger[string](cfg.Limits),
-		joins:    make(map[proto.PeerID]int),
+		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock),
 	}
 	var err error
 	if t.met, err = newMetrics(cfg.Registerer); err != nil {
@@ -171,9 +161,7 @@ func (t *Transport) mayConnect(id peer.ID) bool {
 	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
 		return false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.ledger.Banned(p, t.cfg.Clock.Mono())
+	return !t.rates.banned(p)
 }
 
 // connected handles a new connection of libp2p. It must not block.
@@ -184,18 +172,24 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	}
 	c := newConn(raw, p, t.cfg.Clock)
 	c.trial = !c.inbound && t.isTrial(raw, p)
-	member := t.isMember(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	welcome := !c.inbound || t.ledger.Allow(p, admit.Conn, t.cfg.Clock.Mono()) && (member || t.admitStranger(c))
-	t.conns[raw] = c
+	allowed, member := !c.inbound || t.rates.allow(p, admit.Conn), t.isMember(p)
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	welcome := allowed
+	if allowed && c.inbound && !member {
+		var evicted *conn
+		if evicted, welcome = t.peers.admitStranger(c); evicted != nil {
+			t.group.start(func(context.Context) { evicted.raw.CloseWithError(network.ConnRateLimited) })
+		}
+	}
+	t.peers.conns[raw] = c
 	switch {
 	case !welcome:
 		t.met.refused.Inc()
 		t.group.start(func(context.Context) { raw.CloseWithError(network.ConnRateLimited) })
 	case c.inbound:
 		t.group.start(func(ctx context.Context) { t.expectHello(ctx, c) })
-	case t.joins[p] == 0:
+	case t.peers.joining[p] == 0:
 		c.hasCtl.Store(true)
 		t.group.start(func(ctx context.Context) { t.initiateHello(ctx, c) })
 	}
@@ -203,13 +197,13 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 
 // disconnected handles the end of a connection of libp2p. It must not block.
 func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.conns[raw]
+	t.peers.mu.Lock()
+	defer t.peers.mu.Unlock()
+	c := t.peers.conns[raw]
 	if c == nil {
 		return
 	}
-	delete(t.conns, raw)
+	delete(t.peers.conns, raw)
 	t.reach.seen.drop(raw)
 	close(c.gone)
 	t.leave(c)
@@ -218,7 +212,7 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 // handleCtl handles a ctl stream: there is one per connection, opened by the side that
 // dialed. When both sides dialed, through NATs, it is the side with the lower id.
 func (t *Transport) handleCtl(raw network.Stream) {
-	c := t.connOf(raw)
+	c := t.peers.connOf(raw)
 	switch {
 	case c != nil && !c.inbound && c.hasCtl.Load():
 		if comparePeers(t.self, c.peer) < 0 {
@@ -271,8 +265,8 @@ func (t *Transport) handler(name string, max int, serve func(context.Context, *s
 // or becomes verified in time. Other streams are reset.
 func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
 	return func(raw network.Stream) {
-		c := t.connOf(raw)
-		if c == nil || !t.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
+		c := t.peers.connOf(raw)
+		if c == nil || !t.rates.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
 			t.met.refused.Inc()
 			raw.Reset()
 			return
@@ -309,21 +303,6 @@ func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
 	return c.verified()
 }
 
-func (t *Transport) connOf(s network.Stream) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.conns[s.Conn()]
-}
-
-func (t *Transport) allow(p proto.PeerID, w admit.Kind) bool { return t.allowMany(p, w, 1) }
-
-// allowMany spends n tokens at once.
-func (t *Transport) allowMany(p proto.PeerID, w admit.Kind, n int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ledger.AllowMany(p, w, n, t.cfg.Clock.Mono())
-}
-
 // streamEnded handles the end of a stream of p. An error that no honest node causes
 // counts as an offense.
 func (t *Transport) streamEnded(p proto.PeerID, stream string, err error) {
@@ -354,9 +333,7 @@ func isOffense(err error) bool {
 func (t *Transport) Offend(p proto.PeerID, err error) { t.offend(p, "task", err) }
 
 func (t *Transport) offend(p proto.PeerID, stream string, err error) {
-	t.mu.Lock()
-	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())
-	t.mu.Unlock()
+	banned := t.rates.offend(p)
 	t.met.offenses.WithLabelValues(stream).Inc()
 	t.log.Warn("peer violated the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
 	if banned {

@@ -74,7 +74,7 @@ func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	a.setJoining(b.Peer(), 1)
+	a.peers.setJoining(b.Peer(), 1)
 	if err := a.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Fatal(err)
 	}
@@ -158,9 +158,9 @@ func TestNothingBeforeHello(t *testing.T) {
 
 // connGone returns a channel that is closed when libp2p reports the end of c.
 func (n *testNode) connGone(c network.Conn) <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if k := n.conns[c]; k != nil {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	if k := n.peers.conns[c]; k != nil {
 		return k.gone
 	}
 	done := make(chan struct{})
@@ -297,7 +297,7 @@ func TestBadTaskFrames(t *testing.T) {
 		{0x81, 0x80, 0x18}, {2, 0xff, 0xff}, frame(t, proto.TypeHello, []byte("x")),
 		frame(t, proto.TypeAck, []byte("x")), frame(t, proto.TypePing, []byte("x")), frame(t, proto.TypeChunk, []byte("x")),
 	}
-	c := a.best(b.Peer())
+	c := a.peers.best(b.Peer())
 	for i := 0; !c.raw.IsClosed(); i++ {
 		s, err := c.raw.NewStream(t.Context())
 		if err != nil {
@@ -331,7 +331,7 @@ func TestSlowLoris(t *testing.T) {
 	if _, err := l.Answers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := openRaw(t, a.best(b.Peer()).raw, streamTask)
+	s := openRaw(t, a.peers.best(b.Peer()).raw, streamTask)
 	began := time.Now()
 	if err := s.ends([]byte{0xff, 0xff, 0x10, 'x'}); isTimeout(err) {
 		t.Errorf("the stream stays: %v", err)
@@ -470,7 +470,7 @@ func TestControlMessages(t *testing.T) {
 	if err := a.SendCtl(stranger, data(1)); !errors.Is(err, ErrNotConnected) {
 		t.Errorf("SendCtl to an unknown peer: %v", err)
 	}
-	c := a.best(b.Peer())
+	c := a.peers.best(b.Peer())
 	a.Disconnect(b.Peer())
 	<-c.gone
 	if _, err := a.Ping(t.Context(), b.Peer()); err == nil {
@@ -661,7 +661,7 @@ func FuzzControl(f *testing.F) {
 	f.Add(int32(99), []byte{1})
 	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
 		r := &testReceiver{started: make(chan *proto.Receipts, 1)}
-		tr := &Transport{gate: &testGate{}, recv: r, cfg: Config{Clock: clock.System()}}
+		tr := &Transport{gate: &testGate{}, recv: r, cfg: Config{Clock: clock.System()}, peers: newPeerTable(clock.System())}
 		c := &conn{raw: fakeAddrConn{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
 		err := tr.control(c, &proto.Message{Type: proto.MessageType(typ), Payload: payload})
 		if unknown(proto.MessageType(typ)) && err != nil {
