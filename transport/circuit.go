@@ -100,7 +100,7 @@ func (t *Transport) circuitsBy(r proto.PeerID, announced []ma.Multiaddr) []ma.Mu
 		return []ma.Multiaddr{through(r, nil)}
 	}
 	out := slices.Clone(announced)
-	for _, s := range t.contact(r).Addrs {
+	for _, s := range t.members.contact(r).Addrs {
 		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) {
 			out = append(out, through(r, a))
 		}
@@ -128,19 +128,6 @@ func (t *Transport) rankRelays(relays []proto.PeerID, to proto.PeerID) []proto.P
 		out[i] = r.relay
 	}
 	return out
-}
-
-// contact returns the directory's entry of p.
-func (t *Transport) contact(p proto.PeerID) proto.Contact {
-	if t.cfg.Directory == nil {
-		return proto.Contact{Peer: p}
-	}
-	for _, c := range t.cfg.Directory.Contacts() {
-		if c.Peer == p {
-			return c
-		}
-	}
-	return proto.Contact{Peer: p}
 }
 
 // Delays of the dial ranker.

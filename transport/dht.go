@@ -69,7 +69,7 @@ func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
 		dht.DisableAutoRefresh(),      // the table has the members that are connected: nearly all
 		dht.LookupCheckConcurrency(0), // adopt adds them: they need not prove that they answer, by kilobytes each
 		dht.BootstrapPeersFunc(w.bootstrapPeers),
-		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.verified(p) }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.members.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
 		dht.AddressFilter(w.plausible),
 		dht.OnRequestHook(w.inspect),
@@ -90,10 +90,7 @@ func (w *memberDHT) close() {
 
 // bootstrapPeers returns some known members to start with.
 func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
-	if w.t.cfg.Directory == nil {
-		return nil
-	}
-	known := w.t.cfg.Directory.Contacts()
+	known := w.t.members.contacts()
 	rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
 	var all []peer.AddrInfo
 	for _, c := range known[:min(len(known), maxDials)] {
@@ -157,7 +154,7 @@ func (w *memberDHT) run(ctx context.Context) {
 func (w *memberDHT) sweep() {
 	rt := w.dht.RoutingTable()
 	for _, id := range rt.ListPeers() {
-		if p, err := fromLibp2p(id); err != nil || !w.t.activeMember(p) {
+		if p, err := fromLibp2p(id); err != nil || !w.t.members.activeMember(p) {
 			rt.RemovePeer(id)
 		}
 	}
@@ -225,7 +222,7 @@ func (w *memberDHT) search(ctx context.Context) (unknown int) {
 	if err != nil {
 		return 0
 	}
-	known := w.t.knownPeers()
+	known := w.t.members.known()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxDials)
@@ -242,17 +239,6 @@ func (w *memberDHT) search(ctx context.Context) (unknown int) {
 		})
 	}
 	return unknown
-}
-
-// knownPeers returns the peers for which the directory has addresses.
-func (t *Transport) knownPeers() map[proto.PeerID]bool {
-	all := make(map[proto.PeerID]bool)
-	if t.cfg.Directory != nil {
-		for _, c := range t.cfg.Directory.Contacts() {
-			all[c.Peer] = true
-		}
-	}
-	return all
 }
 
 // ErrNoDHT is returned by [Transport.FindAddrs] without a DHT.

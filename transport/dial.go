@@ -211,7 +211,7 @@ func (s *dialSlots) answered(err error) {
 // dueContacts returns the contacts to dial now, marked busy, and the time until the next
 // one is due.
 func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
-	expelled := t.selfRevoked()
+	expelled := t.members.selfRevoked()
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()
 	now := t.cfg.Clock.Mono()
@@ -379,7 +379,7 @@ func (t *Transport) MayReturn(p proto.PeerID) {
 // Dial connects to p at one of addrs and returns after both hellos. It waits for Run. A
 // refusal by p or of p is a RefusedError.
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
-	c := t.contact(p)
+	c := t.members.contact(p)
 	c.Addrs = addrs
 	if err := t.connect(ctx, c, true); err != nil {
 		return fmt.Errorf("dial %s: %w", p, err)

@@ -113,7 +113,7 @@ func (t *Transport) Discovery() Discovery {
 	}
 	t.disc.mu.Lock()
 	defer t.disc.mu.Unlock()
-	d.Strangers = slices.DeleteFunc(t.disc.strangers.list(), func(s Stranger) bool { return t.isMember(s.Peer) })
+	d.Strangers = slices.DeleteFunc(t.disc.strangers.list(), func(s Stranger) bool { return t.members.isMember(s.Peer) })
 	return d
 }
 
@@ -123,7 +123,7 @@ var errTooMany = errors.New("transport: too many unknown peers at once")
 // tryHello exchanges hellos with a peer that was found, at these addresses. An unknown
 // peer may still be a member.
 func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string) error {
-	known := t.isMember(p) || t.knownPeers()[p]
+	known := t.members.isKnown(p)
 	now := t.cfg.Clock.Mono()
 	t.disc.mu.Lock()
 	x := t.disc.strangers.note(p, now)

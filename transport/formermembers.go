@@ -28,7 +28,7 @@ func (t *Transport) watchMembers(ctx context.Context) {
 func (t *Transport) closeFormerMembers() {
 	for _, c := range t.peers.verifiedConns() {
 		switch {
-		case t.activeMember(c.peer):
+		case t.members.activeMember(c.peer):
 			c.member.Store(true)
 		case c.member.Load():
 			t.log.Info("closing the connection of a former member", "peer", c.peer)

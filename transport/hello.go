@@ -188,7 +188,7 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 // it is there it is in the way of the next attempt: it ends early.
 func (t *Transport) helloTime(c *conn) time.Duration {
 	most := 3 * t.cfg.Timing.Hello
-	if (!c.direct() || c.network() != "tcp") && t.isKnown(c.peer) {
+	if (!c.direct() || c.network() != "tcp") && t.members.isKnown(c.peer) {
 		return most
 	}
 	return min(t.cfg.Timing.Hello+2*c.longestRTT(), most)
@@ -234,7 +234,7 @@ func (t *Transport) sendFirstHello(s *stream) error {
 	if t.gate.Hello() == nil {
 		return errNoMember
 	}
-	if !t.isKnown(s.conn.peer) {
+	if !t.members.isKnown(s.conn.peer) {
 		if err := t.challenge(s); err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (t *Transport) sendFirstHello(s *stream) error {
 // sendHello sends this node's hello, or the reason for a refusal.
 func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)}
+		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.members.revocationOf(s.conn.peer)}
 		if strings.Contains(r.Reason, identity.CompareClocks) { // it has shown a genuine certificate
 			h.ClockMs = t.cfg.Clock.Now().UnixMilli()
 		}
@@ -341,7 +341,7 @@ func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
 		return &RefusedError{c.peer, fmt.Sprintf("it uses protocol version %d, this node uses %d", h.GetVersion(), proto.Version), false}
 	case t.gate.Hello() == nil:
 		return &RefusedError{c.peer, reasonNoMesh, false}
-	case t.revocationOf(c.peer) != nil:
+	case t.members.revocationOf(c.peer) != nil:
 		return &RefusedError{c.peer, reasonRevoked, false}
 	case t.gate.Blocked(c.peer):
 		return &RefusedError{c.peer, "it is blocked", false}
@@ -358,7 +358,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	c.hello, c.err = h, err
 	if err == nil {
 		c.measure() // so that the round trip is known at once
-		c.member.Store(t.activeMember(c.peer))
+		c.member.Store(t.members.activeMember(c.peer))
 	}
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()

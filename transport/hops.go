@@ -119,10 +119,10 @@ const maxDemand = 64
 // relayDemand returns the hops of the contacts without a direct connection.
 func (t *Transport) relayDemand() (o relayDemand) {
 	o.made = t.cfg.Clock.Mono()
-	if t.cfg.Directory == nil || t.cfg.Hops == nil {
+	if t.cfg.Hops == nil {
 		return o
 	}
-	for _, c := range t.cfg.Directory.Contacts() {
+	for _, c := range t.members.contacts() {
 		if conn := t.peers.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
 			continue
 		}

@@ -197,7 +197,7 @@ func (l *lan) dialDue() {
 
 // greet exchanges hellos with a sighted node, and reports the node if that fails.
 func (l *lan) greet(ctx context.Context, s Stranger) {
-	known := l.t.isMember(s.Peer) || l.t.knownPeers()[s.Peer]
+	known := l.t.members.isKnown(s.Peer)
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
 	err := l.t.tryHello(ctx, s.Peer, s.Addrs)

@@ -88,15 +88,15 @@ func (c *memberHost) run(ctx context.Context) {
 func (c *memberHost) forward(ev any) {
 	switch ev := ev.(type) {
 	case event.EvtPeerIdentificationCompleted:
-		if c.t.verified(ev.Peer) {
+		if c.t.members.verified(ev.Peer) {
 			c.emitters.identified.Emit(ev)
 		}
 	case event.EvtPeerProtocolsUpdated:
-		if c.t.verified(ev.Peer) {
+		if c.t.members.verified(ev.Peer) {
 			c.emitters.protocols.Emit(ev)
 		}
 	case event.EvtPeerConnectednessChanged:
-		if ev.Connectedness != network.Connected || c.t.verified(ev.Peer) {
+		if ev.Connectedness != network.Connected || c.t.members.verified(ev.Peer) {
 			c.emitters.connected.Emit(ev)
 		}
 	case event.EvtLocalAddressesUpdated:
@@ -140,7 +140,7 @@ func (c *memberHost) guard(h network.StreamHandler) network.StreamHandler {
 
 // NewStream opens a stream to a member that is connected.
 func (c *memberHost) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
-	if !c.t.verified(p) {
+	if !c.t.members.verified(p) {
 		return nil, errStranger
 	}
 	return c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
@@ -153,11 +153,11 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	if err != nil {
 		return err
 	}
-	if c.t.verified(info.ID) {
+	if c.t.members.verified(info.ID) {
 		return nil
 	}
 	addrs := info.Addrs
-	known := c.t.knownPeers()[p]
+	known := c.t.members.known()[p]
 	switch {
 	case len(addrs) == 0 && known:
 		return errRedialed
@@ -165,7 +165,7 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
-	if c.t.isMember(p) || known {
+	if c.t.members.isMember(p) || known {
 		return c.t.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.t.tryHello(ctx, p, told)
@@ -182,7 +182,7 @@ type memberNetwork struct {
 
 // Connectedness returns Connected only for verified members.
 func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
-	if !m.t.verified(p) {
+	if !m.t.members.verified(p) {
 		return network.NotConnected
 	}
 	return m.Network.Connectedness(p)
@@ -190,17 +190,17 @@ func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
 
 // Peers returns the connected members.
 func (m memberNetwork) Peers() []peer.ID {
-	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.verified(p) })
+	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.members.verified(p) })
 }
 
 // Conns returns the connections to members.
 func (m memberNetwork) Conns() []network.Conn {
-	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.verified(c.RemotePeer()) })
+	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.members.verified(c.RemotePeer()) })
 }
 
 // ConnsToPeer returns the connections to p if it is a member.
 func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
-	if !m.t.verified(p) {
+	if !m.t.members.verified(p) {
 		return nil
 	}
 	return m.Network.ConnsToPeer(p)
@@ -222,29 +222,14 @@ const (
 // PeerInfo returns some addresses of a member, and none for others.
 func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
-	if err != nil || p != m.t.self && !m.t.isMember(p) {
+	if err != nil || p != m.t.self && !m.t.members.isMember(p) {
 		return peer.AddrInfo{ID: id}
 	}
-	addrs := m.t.contactAddrs(p)
+	addrs := m.t.members.addrs(p)
 	if len(addrs) == 0 {
 		addrs = m.Peerstore.Addrs(id)
 	}
 	return peer.AddrInfo{ID: id, Addrs: toldAddrs(addrs)}
-}
-
-// contactAddrs returns the addresses of a peer in the directory: identify is not told of
-// changes, see [hostBus].
-func (t *Transport) contactAddrs(p proto.PeerID) []ma.Multiaddr {
-	if t.cfg.Directory == nil {
-		return nil
-	}
-	all := t.cfg.Directory.Contacts()
-	i := slices.IndexFunc(all, func(c proto.Contact) bool { return c.Peer == p })
-	if i < 0 {
-		return nil
-	}
-	addrs, _ := parseAddrs(p, all[i].Addrs) // they were checked when they were told
-	return addrs
 }
 
 // toldAddrs returns the first plain addresses, those on loopback last, and circuits.
@@ -261,11 +246,4 @@ func toldAddrs(all []ma.Multiaddr) []ma.Multiaddr {
 	})
 	circuits := slices.DeleteFunc(slices.Clone(all), func(a ma.Multiaddr) bool { return !isCircuit(a) })
 	return append(plain[:min(len(plain), maxToldPlain)], circuits[:min(len(circuits), maxToldCircuits)]...)
-}
-
-// verified reports whether p has completed the hello, is still connected and is a member
-// now.
-func (t *Transport) verified(id peer.ID) bool {
-	p, err := fromLibp2p(id)
-	return err == nil && t.peers.connected(p) && t.activeMember(p)
 }

@@ -98,7 +98,7 @@ func (t *Transport) circuitScore(r, p proto.PeerID) (route.Path, route.Score) {
 // candidates returns the addresses at which p would be dialed and that no existing path
 // uses.
 func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
-	contact := t.contact(p)
+	contact := t.members.contact(p)
 	list, err := parseAddrs(p, contact.Addrs)
 	if err != nil || len(contact.Addrs)+len(contact.Relays) == 0 {
 		return nil

@@ -103,7 +103,7 @@ func (t *Transport) filterStream(raw network.Stream) network.Stream {
 		raw.Reset()
 		return nil
 	}
-	if c.verified() && t.activeMember(c.peer) {
+	if c.verified() && t.members.activeMember(c.peer) {
 		return raw
 	}
 	s, ok := t.filterBeforeHello(c, raw)
@@ -135,7 +135,7 @@ func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stre
 	if joins := !c.helloEndsWithin(half) && name == identify.ID && !c.hasCtl.Load(); joins {
 		return nil, false
 	}
-	return s, c.helloEndsWithin(half) && c.verified() && (t.activeMember(c.peer) || slices.Contains(lapsedProtocols, name))
+	return s, c.helloEndsWithin(half) && c.verified() && (t.members.activeMember(c.peer) || slices.Contains(lapsedProtocols, name))
 }
 
 // helloEndsWithin reports whether the hello of c completes within limit.
@@ -198,7 +198,7 @@ func (t *Transport) awaitHelloByID(ctx context.Context, id peer.ID) error {
 // identify runs libp2p's identify with the other end of c, a member: each learns the
 // other's addresses and observed address.
 func (t *Transport) identify(c *conn) {
-	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.activeMember(c.peer) {
+	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.members.activeMember(c.peer) {
 		h.IDService().IdentifyWait(c.raw)
 	}
 }

@@ -38,11 +38,6 @@ func prove(tag string, dialer, dialed proto.PeerID, challenge []byte) []byte {
 	return h.Sum(nil)
 }
 
-// isKnown reports whether p is a known member or contact.
-func (t *Transport) isKnown(p proto.PeerID) bool {
-	return t.isMember(p) || t.knownPeers()[p]
-}
-
 // challenge asks the other side to prove that it belongs to this mesh.
 func (t *Transport) challenge(s *stream) error {
 	nonce := make([]byte, proofSize)

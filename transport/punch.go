@@ -401,7 +401,7 @@ func (t *Transport) punch(p proto.PeerID) error {
 
 // dialDirect dials the plain addresses of p.
 func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
-	list, err := parseAddrs(p, t.contact(p).Addrs)
+	list, err := parseAddrs(p, t.members.contact(p).Addrs)
 	if err != nil {
 		return err
 	}

@@ -56,11 +56,11 @@ func (t *Transport) relays() []proto.PeerID {
 type relayACL struct{ t *Transport }
 
 // AllowReserve reports whether p may make a reservation.
-func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.t.verified(p) }
+func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.t.members.verified(p) }
 
 // AllowConnect reports whether src may connect to dest.
 func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
-	return a.t.verified(src) && a.t.verified(dest)
+	return a.t.members.verified(src) && a.t.members.verified(dest)
 }
 
 // A guardedHost is the host for libp2p services that serve only verified members: a

@@ -220,7 +220,7 @@ func hardlyCarries(p route.Path) bool { return p.RTT >= brokenRTT || p.Rate < br
 
 // otherRelays returns the relays other than current through which p can be reached now.
 func (t *Transport) otherRelays(p, current proto.PeerID) (all []proto.PeerID) {
-	for _, r := range t.contact(p).Relays {
+	for _, r := range t.members.contact(p).Relays {
 		hop := t.peers.best(r)
 		if hop != nil && hop.direct() && r != t.self && r != p && r != current && !t.gate.Blocked(r) && !slices.Contains(all, r) && len(all) < maxRelaysTried-1 {
 			all = append(all, r)

@@ -26,23 +26,10 @@ const reasonRevoked = "REVOKED: its certificate was revoked"
 // revokedRedial is the delay between two dials of a peer by a revoked node.
 const revokedRedial = time.Hour
 
-// revocationOf returns the revocation of p; nil: there is none.
-func (t *Transport) revocationOf(p proto.PeerID) *proto.Signed {
-	if j, ok := t.gate.(revocationChecker); ok {
-		if r, revoked := j.RevocationOf(p); revoked {
-			return r.Signed
-		}
-	}
-	return nil
-}
-
-// selfRevoked reports whether this node knows that it was revoked.
-func (t *Transport) selfRevoked() bool { return t.revocationOf(t.self) != nil }
-
 // refusalFrom returns the refusal in h, from the other side of c. It stores a revocation
 // contained in it.
 func (t *Transport) refusalFrom(c *conn, h *proto.Hello) *RefusedError {
-	if s := h.GetRevocation(); s != nil && !t.selfRevoked() {
+	if s := h.GetRevocation(); s != nil && !t.members.selfRevoked() {
 		if j, ok := t.gate.(revocationChecker); ok {
 			if err := j.SelfRevoked(s); err != nil {
 				t.log.Debug("invalid revocation presented", "peer", c.peer, "why", err)

@@ -37,6 +37,7 @@ func newSlotCase(j Joiner) *slotCase {
 	g.Transport = &Transport{
 		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), peers: newPeerTable(g.clk.Clock()), rates: newRates(admit.Limits{}, g.clk.Clock()),
 	}
+	g.members = &members{peers: g.peers}
 	return g
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/admit"
 )
@@ -39,11 +38,6 @@ type TopicHandler interface {
 	// Receive handles a valid message, once, one at a time. While it blocks, others wait
 	// and are eventually dropped.
 	Receive(author proto.PeerID, data []byte)
-}
-
-// registry is a [Gate] that also knows members that are not connected.
-type registry interface {
-	Member(p proto.PeerID) (identity.Member, bool)
 }
 
 // A gossipTopic is the gossip topic of the mesh. It spreads messages fast and without
@@ -93,7 +87,7 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 		pubsub.WithPeerOutboundQueueSize(gossipQueue),
 		pubsub.WithValidateQueueSize(gossipQueue),
 		pubsub.WithSeenMessagesTTL(seenFor),
-		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && t.verified(p) }),
+		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && t.members.verified(p) }),
 		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(name), 16)),
 		pubsub.WithAppSpecificRpcInspector(b.inspect),
 		pubsub.WithRawTracer(&rumorTracer{t: t, overlay: &b.overlay}),
@@ -232,7 +226,7 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 	switch {
 	case err != nil || len(data) == 0 || len(data) > maxRumor:
 		return "bad", pubsub.ValidationReject
-	case !b.t.isMember(author):
+	case !b.t.members.isMember(author):
 		return "stranger", pubsub.ValidationIgnore
 	case !b.t.rates.allowMany(author, admit.Author, share(len(data))):
 		return "flooded", pubsub.ValidationIgnore
@@ -249,28 +243,6 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 		return "replayed", pubsub.ValidationIgnore
 	}
 	return "", pubsub.ValidationAccept
-}
-
-// isMember reports whether p is known as a member.
-func (t *Transport) isMember(p proto.PeerID) bool {
-	if _, ok := t.gate.(registry); ok {
-		return t.activeMember(p)
-	}
-	return t.activeMember(p) && t.peers.connected(p)
-}
-
-// activeMember reports whether p, whose hello was accepted, is still a member: not
-// blocked, not revoked, its certificate not expired.
-func (t *Transport) activeMember(p proto.PeerID) bool {
-	if t.gate.Blocked(p) {
-		return false
-	}
-	r, ok := t.gate.(registry)
-	if !ok {
-		return true
-	}
-	_, member := r.Member(p)
-	return member
 }
 
 // Publish sends data to all members of the mesh that are reachable now; some may miss it.
@@ -328,7 +300,7 @@ func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	var lost []proto.PeerID
 	for _, p := range b.t.peers.connectedPeers() {
 		id := toLibp2p(p)
-		if slices.Contains(heard, id) || !b.t.activeMember(p) {
+		if slices.Contains(heard, id) || !b.t.members.activeMember(p) {
 			continue
 		}
 		if speaks, err := b.host.Peerstore().SupportsProtocols(id, b.protocols...); err == nil && len(speaks) > 0 {

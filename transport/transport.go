@@ -21,18 +21,19 @@ var ErrNotConnected = errors.New("transport: not connected")
 
 // A Transport is this node's side of all its connections.
 type Transport struct {
-	self  proto.PeerID
-	host  host.Host
-	gate  Gate
-	recv  Receiver
-	cfg   Config
-	log   *slog.Logger
-	met   *metrics
-	group *taskGroup
-	peers *peerTable
-	rates *rates
-	reach *reach // relays, reservations, hole punching
-	local *localAddrs
+	self    proto.PeerID
+	host    host.Host
+	gate    Gate
+	recv    Receiver
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	group   *taskGroup
+	peers   *peerTable
+	rates   *rates
+	members *members
+	reach   *reach // relays, reservations, hole punching
+	local   *localAddrs
 
 	thinner thinner
 
@@ -53,6 +54,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		group: newTaskGroup(), redialWake: make(chan struct{}, 1), opened: make(chan struct{}),
 		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock),
 	}
+	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
 	var err error
 	if t.met, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
@@ -158,7 +160,7 @@ func (t *Transport) Addrs() []string {
 // mayConnect reports whether libp2p may proceed with a connection to id.
 func (t *Transport) mayConnect(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
+	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.members.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
 		return false
 	}
 	return !t.rates.banned(p)
@@ -172,7 +174,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 	}
 	c := newConn(raw, p, t.cfg.Clock)
 	c.trial = !c.inbound && t.isTrial(raw, p)
-	allowed, member := !c.inbound || t.rates.allow(p, admit.Conn), t.isMember(p)
+	allowed, member := !c.inbound || t.rates.allow(p, admit.Conn), t.members.isMember(p)
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()
 	welcome := allowed
@@ -241,7 +243,7 @@ func (t *Transport) handleCtl(raw network.Stream) {
 // that was admitted with a recently expired certificate to have it renewed.
 func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHandler {
 	return t.guard(func(_ context.Context, c *conn, raw network.Stream) {
-		if !t.activeMember(c.peer) {
+		if !t.members.activeMember(c.peer) {
 			t.met.refused.Inc()
 			raw.Reset()
 			return
