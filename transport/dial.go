@@ -391,7 +391,7 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 func (t *Transport) connect(ctx context.Context, c proto.Contact, failed bool) error {
 	t.peers.addDialing(c.Peer, 1)
 	defer t.peers.addDialing(c.Peer, -1)
-	circuits := t.circuitsTo(c, failed)
+	circuits := t.relays.circuitsTo(c, failed)
 	if len(circuits) > 0 && !failed { // only the best relay, unless a dial failed
 		best, _ := relayOf(circuits[0])
 		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -45,27 +46,38 @@ func (k EventKind) String() string {
 // maxEvents bounds the events queued for the observer.
 const maxEvents = 1024
 
+// An eventQueue has the events that the observer has not seen yet.
+type eventQueue struct {
+	observe func(Event) // nil: nobody
+	log     *slog.Logger
+	queue   chan Event
+}
+
+func newEventQueue(cfg Config) *eventQueue {
+	return &eventQueue{observe: cfg.Observe, log: cfg.Logger, queue: make(chan Event, maxEvents)}
+}
+
 // emit queues e for the observer, in order: the caller may hold any lock. Events are
 // dropped when the queue is full.
-func (t *Transport) emit(e Event) {
-	if t.cfg.Observe == nil {
+func (q *eventQueue) emit(e Event) {
+	if q.observe == nil {
 		return
 	}
 	select {
-	case t.reach.events <- e:
+	case q.queue <- e:
 	default:
-		t.log.Warn("event dropped: the observer is slow", "event", e.Kind, "peer", e.Peer)
+		q.log.Warn("event dropped: the observer is slow", "event", e.Kind, "peer", e.Peer)
 	}
 }
 
-// eventLoop calls the observer until ctx is done.
-func (t *Transport) eventLoop(ctx context.Context) {
+// run calls the observer until ctx is done.
+func (q *eventQueue) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-t.reach.events:
-			t.cfg.Observe(e)
+		case e := <-q.queue:
+			q.observe(e)
 		}
 	}
 }

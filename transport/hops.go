@@ -49,25 +49,28 @@ func (t *hopPicker) choose(all []Hop, score func(route.Path) float64, now time.D
 
 // Hops returns this node's direct paths to members that relay, ordered by id: the best
 // ones, or those that recently were.
-func (t *Transport) Hops() []Hop {
+func (t *Transport) Hops() []Hop { return t.relays.published() }
+
+// published is [Transport.Hops].
+func (rs *relays) published() []Hop {
 	var all []Hop
-	for _, r := range t.relays() {
-		if c := t.peers.best(r); c != nil && c.direct() && r != t.self {
+	for _, r := range rs.list() {
+		if c := rs.peers.best(r); c != nil && c.direct() && r != rs.self {
 			if p := c.meter.path(); p != (route.Path{}) {
 				all = append(all, Hop{r, p})
 			}
 		}
 	}
-	score := func(p route.Path) float64 { return t.cfg.Weights.Score(p).Total }
-	return t.reach.hops.choose(all, score, t.cfg.Clock.Mono())
+	score := func(p route.Path) float64 { return rs.cfg.Weights.Score(p).Total }
+	return rs.hops.choose(all, score, rs.cfg.Clock.Mono())
 }
 
 // farHop returns the path from p to relay r, as published by p; zero: not published.
-func (t *Transport) farHop(p, r proto.PeerID) route.Path {
-	if t.cfg.Hops == nil {
+func (rs *relays) farHop(p, r proto.PeerID) route.Path {
+	if rs.cfg.Hops == nil {
 		return route.Path{}
 	}
-	for _, h := range t.cfg.Hops(p) {
+	for _, h := range rs.cfg.Hops(p) {
 		if h.Relay == r {
 			return h.Path
 		}
@@ -78,12 +81,12 @@ func (t *Transport) farHop(p, r proto.PeerID) route.Path {
 // nearHop returns the path from this node to relay r, as far as measured, and a penalty
 // for each path through it: a relay that must be dialed first, or is unexpectedly silent,
 // ranks lower.
-func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
-	c := t.peers.best(r)
+func (rs *relays) nearHop(r proto.PeerID) (p route.Path, off float64) {
+	c := rs.peers.best(r)
 	if c == nil || !c.direct() {
-		t.peers.mu.Lock()
-		defer t.peers.mu.Unlock()
-		if n := t.peers.byID[r]; n != nil {
+		rs.peers.mu.Lock()
+		defer rs.peers.mu.Unlock()
+		if n := rs.peers.byID[r]; n != nil {
 			p = n.measured
 		}
 		return p, dialPenalty
@@ -92,18 +95,6 @@ func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
 		off = silentPenalty
 	}
 	return c.meter.path(), off
-}
-
-// scoreOf returns the score of the path to a relay.
-func (t *Transport) scoreOf(r proto.PeerID) float64 {
-	p, off := t.nearHop(r)
-	return t.cfg.Weights.Score(p).Total - off
-}
-
-// scoreVia returns the score of the whole path to p through relay r.
-func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
-	_, s := t.circuitScore(r, p)
-	return s.Total
 }
 
 // A relayDemand lists the paths to relays of the peers that need a relay to reach this
@@ -116,17 +107,17 @@ type relayDemand struct {
 // maxDemand bounds the peers for which relays are chosen.
 const maxDemand = 64
 
-// relayDemand returns the hops of the contacts without a direct connection.
-func (t *Transport) relayDemand() (o relayDemand) {
-	o.made = t.cfg.Clock.Mono()
-	if t.cfg.Hops == nil {
+// demand returns the hops of the contacts without a direct connection.
+func (rs *relays) demand() (o relayDemand) {
+	o.made = rs.cfg.Clock.Mono()
+	if rs.cfg.Hops == nil {
 		return o
 	}
-	for _, c := range t.members.contacts() {
-		if conn := t.peers.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
+	for _, c := range rs.members.contacts() {
+		if conn := rs.peers.best(c.Peer); conn != nil && conn.direct() || len(o.hops) == maxDemand {
 			continue
 		}
-		if h := t.cfg.Hops(c.Peer); len(h) > 0 {
+		if h := rs.cfg.Hops(c.Peer); len(h) > 0 {
 			o.hops = append(o.hops, h)
 		}
 	}
@@ -136,10 +127,10 @@ func (t *Transport) relayDemand() (o relayDemand) {
 // scoreFor returns the score of a reservation at relay r: the mean score of the whole
 // paths that the peers in o would have through it to this node, or of the path to it if
 // there are none.
-func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) (mean route.Score) {
-	near, off := t.nearHop(r)
+func (rs *relays) scoreFor(r proto.PeerID, o relayDemand) (mean route.Score) {
+	near, off := rs.nearHop(r)
 	if len(o.hops) == 0 {
-		mean = t.cfg.Weights.Score(near)
+		mean = rs.cfg.Weights.Score(near)
 		mean.Total -= off
 		return mean
 	}
@@ -148,7 +139,7 @@ func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) (mean route.Score) {
 		if i := slices.IndexFunc(hops, func(h Hop) bool { return h.Relay == r }); i >= 0 {
 			far = hops[i].Path
 		}
-		s := t.cfg.Weights.Score(route.Join(near, far))
+		s := rs.cfg.Weights.Score(route.Join(near, far))
 		mean.Bandwidth += s.Bandwidth / float64(len(o.hops))
 		mean.Latency += s.Latency / float64(len(o.hops))
 		mean.Loss += s.Loss / float64(len(o.hops))

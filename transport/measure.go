@@ -114,7 +114,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		relays := t.relays()
+		relays := t.relays.list()
 		for _, c := range t.peers.verifiedConns() {
 			c.measure()
 			if c.direct() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip

@@ -1,10 +1,11 @@
 package transport
 
 import (
-	"github.com/balefire/balefire/identity"
-	"github.com/balefire/balefire/proto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
 )
 
 // members knows who is a member and where peers are, from the gate and the directory.

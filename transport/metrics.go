@@ -1,13 +1,10 @@
 package transport
 
 import (
-	"cmp"
 	"errors"
-	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/balefire/balefire/transport/route"
 )
 
 // metrics holds the transport's metrics. It works without a registry.
@@ -100,13 +97,25 @@ const maxScored = 16
 
 // A relayCollector exports the relays that this node is connected to, and its own relay
 // service.
-type relayCollector struct{ t *Transport }
+type relayCollector struct {
+	served  *relayCounters
+	relays  *relays
+	running *atomic.Bool // of the transport
+}
 
 var (
 	descScore        = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, for the 16 best that are directly connected.", []string{"relay"}, nil)
 	descReservations = prometheus.NewDesc("balefire_transport_relay_reservations", "Reservations that others hold at this node.", nil, nil)
 	descCircuits     = prometheus.NewDesc("balefire_transport_relay_circuits", "Open circuits through this node.", nil, nil)
 )
+
+// registerRelays registers c at r, if there is one.
+func registerRelays(r prometheus.Registerer, c relayCollector) error {
+	if r == nil {
+		return nil
+	}
+	return r.Register(c)
+}
 
 // Describe and Collect implement prometheus.Collector.
 func (v relayCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -117,26 +126,12 @@ func (v relayCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect reads the current state.
 func (v relayCollector) Collect(ch chan<- prometheus.Metric) {
-	served := v.t.reach.served
-	ch <- prometheus.MustNewConstMetric(descReservations, prometheus.GaugeValue, float64(served.reservations.Load()))
-	ch <- prometheus.MustNewConstMetric(descCircuits, prometheus.GaugeValue, float64(served.circuits.Load()))
-	for _, c := range v.t.scored() {
+	ch <- prometheus.MustNewConstMetric(descReservations, prometheus.GaugeValue, float64(v.served.reservations.Load()))
+	ch <- prometheus.MustNewConstMetric(descCircuits, prometheus.GaugeValue, float64(v.served.circuits.Load()))
+	if !v.running.Load() {
+		return
+	}
+	for _, c := range v.relays.scored() {
 		ch <- prometheus.MustNewConstMetric(descScore, prometheus.GaugeValue, c.Score, c.Peer.String())
 	}
-}
-
-// scored returns the directly connected relays, best first, at most maxScored.
-func (t *Transport) scored() (all []route.Candidate) {
-	if t.cfg.Relays == nil || !t.running.Load() {
-		return nil
-	}
-	for _, p := range t.relays() {
-		if c := t.peers.best(p); c != nil && c.direct() && p != t.self {
-			all = append(all, route.Candidate{Peer: p, Score: t.scoreOf(p)})
-		}
-	}
-	slices.SortFunc(all, func(a, b route.Candidate) int {
-		return cmp.Or(cmp.Compare(b.Score, a.Score), comparePeers(a.Peer, b.Peer))
-	})
-	return all[:min(len(all), maxScored)]
 }

@@ -82,17 +82,9 @@ func (t *Transport) pathOfConn(c *conn) Path {
 	p.Measured.RTT = cmp.Or(p.Measured.RTT, time.Duration(c.rtt.Load()))
 	p.Score = t.cfg.Weights.Score(p.Measured)
 	if !p.Direct {
-		p.Measured, p.Score = t.circuitScore(p.Relay, c.peer)
+		p.Measured, p.Score = t.relays.circuitScore(p.Relay, c.peer)
 	}
 	return p
-}
-
-// circuitScore returns the path to p through relay r and its score, as relays are compared.
-func (t *Transport) circuitScore(r, p proto.PeerID) (route.Path, route.Score) {
-	path, off := t.viaPath(r, p)
-	s := t.cfg.Weights.Score(path)
-	s.Total -= off
-	return path, s
 }
 
 // candidates returns the addresses at which p would be dialed and that no existing path
@@ -103,14 +95,14 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 	if err != nil || len(contact.Addrs)+len(contact.Relays) == 0 {
 		return nil
 	}
-	list = append(slices.DeleteFunc(list, isCircuit), t.circuitsTo(contact, true)...)
+	list = append(slices.DeleteFunc(list, isCircuit), t.relays.circuitsTo(contact, true)...)
 	for _, a := range list {
 		relay, circuit := relayOf(a)
 		c := Path{Addr: a.String(), Network: networkOf(a), Direct: !circuit, Relay: relay}
 		if circuit {
 			if hop := t.peers.best(relay); hop != nil {
 				c.Network = hop.network()
-				c.Measured, c.Score = t.circuitScore(relay, p)
+				c.Measured, c.Score = t.relays.circuitScore(relay, p)
 			}
 		}
 		if !slices.ContainsFunc(there, func(o Path) bool { return o.Addr == c.Addr || circuit && o.Relay == relay }) {
@@ -182,10 +174,10 @@ func (t *Transport) Reach() Reach {
 	held := t.heldRelays()
 	var demand relayDemand
 	if len(held) > 0 { // gossip runs
-		demand = t.relayDemand()
+		demand = t.relays.demand()
 	}
 	for p, h := range held {
-		s := Reservation{Relay: p, Expires: h.until, Score: t.scoreFor(p, demand)}
+		s := Reservation{Relay: p, Expires: h.until, Score: t.relays.scoreFor(p, demand)}
 		r.Reservations = append(r.Reservations, s)
 	}
 	slices.SortFunc(r.Reservations, func(a, b Reservation) int { return comparePeers(a.Relay, b.Relay) })

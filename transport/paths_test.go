@@ -355,7 +355,7 @@ func TestSlowObserver(t *testing.T) {
 	defer close(stop)
 	a := start(t, 1, func(_ *testNode, cfg *Config) { cfg.Observe = func(Event) { <-stop } })
 	for range 2 * maxEvents {
-		a.emit(Event{})
+		a.events.emit(Event{})
 	}
 	link(t, a, start(t, 2, nil))
 }

@@ -326,7 +326,7 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 	r.history[id] = list[max(0, len(list)-maxPunches):]
 	r.mu.Unlock()
 	t.log.Debug("punch", "peer", id, "ok", p.OK, "took", p.Took, "detail", p.Detail)
-	t.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
+	t.events.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
 // upgrade seeks a direct path to n and, until there is one, a better relay, until there

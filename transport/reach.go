@@ -21,7 +21,7 @@ func (t *Transport) startReach() (stop func(), err error) {
 	t.group.start(t.watchObserved)
 	t.group.start(t.measureAll)
 	if t.cfg.Observe != nil {
-		t.group.start(t.eventLoop)
+		t.group.start(t.events.run)
 	}
 	return stop, nil
 }
@@ -60,13 +60,13 @@ func (t *Transport) updatePath(n *peerState) {
 	notify(t.reach.wake)
 	switch {
 	case now == nil:
-		t.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
+		t.events.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
 	case before == nil:
-		t.emit(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
+		t.events.emit(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
 	case pathOf(now) != pathOf(before): // otherwise both sides dialed each other
 		t.met.paths.Inc()
 		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
-		t.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before)})
+		t.events.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before)})
 	}
 }
 

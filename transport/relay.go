@@ -2,7 +2,6 @@ package transport
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,13 +10,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
-	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
-	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/balefire/balefire/proto"
 )
 
 // Bounds of the relay service. Circuits themselves are unlimited: they belong to members,
@@ -40,16 +35,6 @@ func (t *Transport) startRelay() (stop func(), err error) {
 		return nil, fmt.Errorf("relay service: %w", err)
 	}
 	return func() { s.Close() }, nil
-}
-
-// relays returns the members that may be asked for a reservation or a circuit. Many
-// certificates permit relaying although the operator disabled it: what a node announced
-// by identify, while that is remembered, avoids futile attempts.
-func (t *Transport) relays() []proto.PeerID {
-	return slices.DeleteFunc(t.cfg.Relays(), func(p proto.PeerID) bool {
-		announced, err := t.host.Peerstore().GetProtocols(toLibp2p(p))
-		return err == nil && slices.Contains(announced, identify.ID) && !slices.Contains(announced, circuitproto.ProtoIDv2Hop)
-	})
 }
 
 // A relayACL admits only verified members, as clients and as targets.

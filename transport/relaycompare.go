@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -47,32 +46,6 @@ type circuitRecord struct {
 	path   route.Path
 	loaded float64       // bytes per second acknowledged while the circuit was loaded; 0: unknown
 	at     time.Duration // monotonic
-}
-
-// viaPath returns the path to p through relay r: as compared last, or as measured on an
-// open circuit, or else as estimated from its two halves. off is subtracted from its score.
-func (t *Transport) viaPath(r, p proto.PeerID) (path route.Path, off float64) {
-	near, off := t.nearHop(r)
-	path = route.Join(near, t.farHop(p, r))
-	t.peers.mu.Lock()
-	n := t.peers.byID[p]
-	if n == nil {
-		t.peers.mu.Unlock()
-		return path, off
-	}
-	m, compared := n.circuits[r]
-	c := n.circuitBy(r)
-	t.peers.mu.Unlock()
-	switch {
-	case compared && t.cfg.Clock.Mono()-m.at < measureTTL:
-		return m.path, off
-	case c != nil:
-		if own := c.meter.path(); own.RTT > 0 {
-			own.Rate = cmp.Or(own.Rate, path.Rate)
-			return own, off
-		}
-	}
-	return path, off
 }
 
 // A theirChoice decides whether the relay is left to the other side: while that sends work
@@ -171,7 +144,7 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 		return
 	}
 	trials := []*trial{{relay: current, conn: c}}
-	for _, r := range t.otherRelays(n.peer, current) {
+	for _, r := range t.relays.others(n.peer, current) {
 		trials = append(trials, &trial{relay: r})
 	}
 	if len(trials) == 1 {
@@ -218,17 +191,6 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 // hardlyCarries reports whether p is so bad that what it carries is better sent again.
 func hardlyCarries(p route.Path) bool { return p.RTT >= brokenRTT || p.Rate < brokenRate }
 
-// otherRelays returns the relays other than current through which p can be reached now.
-func (t *Transport) otherRelays(p, current proto.PeerID) (all []proto.PeerID) {
-	for _, r := range t.members.contact(p).Relays {
-		hop := t.peers.best(r)
-		if hop != nil && hop.direct() && r != t.self && r != p && r != current && !t.gate.Blocked(r) && !slices.Contains(all, r) && len(all) < maxRelaysTried-1 {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
 // dialTrial makes a circuit to p through relay for a comparison; nil: it fails.
 func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn {
 	ctx, cancel := context.WithTimeout(ctx, shortDial)
@@ -254,7 +216,7 @@ func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn 
 // measureTrial measures one circuit of a comparison. rate is that of the work on the
 // circuit in use.
 func (t *Transport) measureTrial(ctx context.Context, n *peerState, tr *trial, inUse bool, rate float64) {
-	est, off := t.viaPath(tr.relay, n.peer)
+	est, off := t.relays.viaPath(tr.relay, n.peer)
 	t.peers.mu.Lock()
 	before := n.circuits[tr.relay]
 	t.peers.mu.Unlock()

@@ -192,8 +192,8 @@ func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
 // that of c, as far as known.
 func (t *Transport) expectedGain(n *peerState, c *conn) (gain float64) {
 	current, _ := relayOf(c.raw.RemoteMultiaddr())
-	for _, r := range t.otherRelays(n.peer, current) {
-		gain = max(gain, t.scoreVia(r, n.peer)-t.scoreVia(current, n.peer))
+	for _, r := range t.relays.others(n.peer, current) {
+		gain = max(gain, t.relays.scoreVia(r, n.peer)-t.relays.scoreVia(current, n.peer))
 	}
 	return gain
 }
@@ -206,13 +206,13 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 	if !ok {
 		return
 	}
-	there := []route.Candidate{{Peer: current, Score: t.scoreVia(current, n.peer)}}
-	path, _ := t.viaPath(current, n.peer)
-	for _, r := range t.otherRelays(n.peer, current) {
-		if other, _ := t.viaPath(r, n.peer); theirs && 2*other.RTT > path.RTT {
+	there := []route.Candidate{{Peer: current, Score: t.relays.scoreVia(current, n.peer)}}
+	path, _ := t.relays.viaPath(current, n.peer)
+	for _, r := range t.relays.others(n.peer, current) {
+		if other, _ := t.relays.viaPath(r, n.peer); theirs && 2*other.RTT > path.RTT {
 			continue
 		}
-		there = append(there, route.Candidate{Peer: r, Score: t.scoreVia(r, n.peer)})
+		there = append(there, route.Candidate{Peer: r, Score: t.relays.scoreVia(r, n.peer)})
 	}
 	picked := pick.Pick([]proto.PeerID{current}, there, t.cfg.Clock.Mono())[0]
 	t.peers.mu.Lock()

@@ -31,12 +31,10 @@ type reach struct {
 	autonat       atomic.Pointer[addrConfirmer]  // nil: not available
 	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
 	wake          chan struct{}                  // relays have changed, or must be checked again
-	events        chan Event
 	served        *relayCounters
 	seen          *observed
 	punching      *puncher
 	dialTargets   dialTargets
-	hops          hopPicker // selects the paths to relays that this node publishes
 
 	mu   sync.Mutex
 	held map[proto.PeerID]*reservation
@@ -44,7 +42,7 @@ type reach struct {
 
 func newReach(m *metrics) *reach {
 	return &reach{
-		wake: make(chan struct{}, 1), events: make(chan Event, maxEvents),
+		wake:   make(chan struct{}, 1),
 		served: &relayCounters{total: m.relayed}, seen: newObserved(), punching: newPuncher(),
 		held: make(map[proto.PeerID]*reservation),
 	}
@@ -104,7 +102,7 @@ type reserved struct {
 
 // reserve maintains reservations at the best relays until ctx is done.
 func (t *Transport) reserve(ctx context.Context) {
-	if t.cfg.Reserve < 0 || t.cfg.Relays == nil {
+	if t.cfg.Reserve < 0 {
 		return
 	}
 	r := &reserver{
@@ -142,14 +140,14 @@ func (t *Transport) reserve(ctx context.Context) {
 func (r *reserver) due() []*conn {
 	now := r.t.cfg.Clock.Mono()
 	if r.demand.made == 0 || now-r.demand.made >= measureEvery {
-		r.demand = r.t.relayDemand()
+		r.demand = r.t.relays.demand()
 	}
 	live := make(map[proto.PeerID]*conn)
 	var candidates []route.Candidate
-	for _, p := range r.t.relays() {
+	for _, p := range r.t.relays.list() {
 		if c := r.t.peers.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
 			live[p] = c
-			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.demand).Total})
+			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.relays.scoreFor(p, r.demand).Total})
 		}
 	}
 	held := r.t.heldRelays()
@@ -236,7 +234,7 @@ func (t *Transport) addReservation(got reserved, now time.Duration) {
 	if before == nil {
 		t.met.reservations.Inc()
 		t.log.Info("reserved", "relay", got.relay)
-		t.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
+		t.events.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
 		t.tellRelays()
@@ -257,7 +255,7 @@ func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
 	t.met.reservations.Dec()
 	t.log.Info("reservation lost", "relay", relay, "why", why)
-	t.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
+	t.events.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
 	t.tellRelays()
 }
 

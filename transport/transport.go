@@ -31,7 +31,9 @@ type Transport struct {
 	group   *taskGroup
 	peers   *peerTable
 	rates   *rates
+	events  *eventQueue
 	members *members
+	relays  *relays
 	reach   *reach // relays, reservations, hole punching
 	local   *localAddrs
 
@@ -52,7 +54,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t := &Transport{
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
 		group: newTaskGroup(), redialWake: make(chan struct{}, 1), opened: make(chan struct{}),
-		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock),
+		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock), events: newEventQueue(cfg),
 	}
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
 	var err error
@@ -60,24 +62,20 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.reach = newReach(t.met)
-	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.emit = cfg.Clock.Mono, t.met, t.emit
-	if cfg.Registerer != nil {
-		if err := cfg.Registerer.Register(relayCollector{t}); err != nil {
-			return nil, fmt.Errorf("transport: %w", err)
-		}
-	}
+	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.emit = cfg.Clock.Mono, t.met, t.events.emit
 	t.local = newLocalAddrs(cfg)
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID, &t.thinner}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{func(r proto.PeerID) float64 { return t.relays.scoreOf(r) }, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
+	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members, book: t.host.Peerstore()}
 	t.local.bound(t.host.Network().ListenAddresses())
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
 	}
-	if err := t.disc.init(t); err != nil {
+	if err := errors.Join(t.disc.init(t), registerRelays(cfg.Registerer, relayCollector{t.reach.served, t.relays, &t.running})); err != nil {
 		t.host.Close()
 		return nil, fmt.Errorf("transport: %w", err)
 	}
