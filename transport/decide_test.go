@@ -504,12 +504,12 @@ func TestAttemptsThatWait(t *testing.T) {
 	for what, then := range map[string]func(){
 		"work before it waits": nil,
 		"work":                 func() { a.Want(c.Peer) },
-		"a punch":              func() { a.endRedial(t.Context(), c.Peer) },
+		"a punch":              func() { a.redialer.end(t.Context(), c.Peer) },
 	} {
 		a.peers.mu.Lock()
 		a.peers.get(c.Peer).dial = redialState{due: 1, lostAt: 1}
 		a.peers.mu.Unlock()
-		if due, _ := a.dueContacts([]proto.Contact{c}); len(due) != 1 {
+		if due, _ := a.redialer.due([]proto.Contact{c}); len(due) != 1 {
 			t.Fatalf("%s: not due", what)
 		}
 		if then == nil {
@@ -517,7 +517,7 @@ func TestAttemptsThatWait(t *testing.T) {
 		}
 		slots, ended := dialSlots{freed: make(chan struct{}, 1)}, make(chan struct{}) // no turn ever
 		go func() {
-			a.redial(t.Context(), c, &slots)
+			a.redialer.redial(t.Context(), c, &slots)
 			close(ended)
 		}()
 		if then != nil {
@@ -546,13 +546,13 @@ func TestPunchesBeginWithQUIC(t *testing.T) {
 	a := start(t, 1, nil)
 	p, other := newTestKeys(8).Peer(), newTestKeys(9).Peer()
 	tcp, quic := ma.StringCast("/ip4/11.0.0.1/tcp/4001"), ma.StringCast("/ip4/11.0.0.1/udp/4001/quic-v1")
-	first, second := a.reach.punching.quic.start(p), a.reach.punching.quic.start(p)
+	first, second := a.dialer.quic.start(p), a.dialer.quic.start(p)
 	first()
-	if a.mayDial(p, tcp) || !a.mayDial(p, quic) || !a.mayDial(other, tcp) {
-		t.Errorf("during a punch: TCP %v, QUIC %v; another peer %v", a.mayDial(p, tcp), a.mayDial(p, quic), a.mayDial(other, tcp))
+	if a.dialer.mayDial(p, tcp) || !a.dialer.mayDial(p, quic) || !a.dialer.mayDial(other, tcp) {
+		t.Errorf("during a punch: TCP %v, QUIC %v; another peer %v", a.dialer.mayDial(p, tcp), a.dialer.mayDial(p, quic), a.dialer.mayDial(other, tcp))
 	}
 	second()
-	if !a.mayDial(p, tcp) || len(a.reach.punching.quic.of) != 0 {
+	if !a.dialer.mayDial(p, tcp) || len(a.dialer.quic.of) != 0 {
 		t.Error("after it TCP is not dialed")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -268,30 +267,3 @@ func (t *Transport) FindAddrs(ctx context.Context, p proto.PeerID) ([]string, er
 }
 
 var errNoAddr = errors.New("no member knows its address")
-
-// shouldAskDHT reports whether to query the DHT at now for an unreachable peer: after two
-// failures, then at each attempt, and less and less often the longer it is lost.
-func (d redialState) shouldAskDHT(now time.Duration) bool {
-	return d.tries >= 2 && (d.asked == 0 || now-d.asked >= min(maxAskPause, (now-d.lostAt)/4))
-}
-
-// freshAddrs returns the addresses to dial a contact at. After some failures at the known
-// addresses it queries the DHT, as the peer may have moved.
-func (t *Transport) freshAddrs(ctx context.Context, c proto.Contact, asks bool) []string {
-	if !asks || t.disc.dht.Load() == nil {
-		return c.Addrs
-	}
-	ctx, cancel := context.WithTimeout(ctx, shortDial)
-	defer cancel()
-	found, err := t.FindAddrs(ctx, c.Peer)
-	if err != nil {
-		return c.Addrs
-	}
-	addrs := slices.Clone(c.Addrs)
-	for _, a := range found {
-		if !slices.Contains(addrs, a) {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}

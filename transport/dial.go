@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/libp2p/go-libp2p/core/network"
-	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -110,18 +107,31 @@ func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool)
 	return d, end
 }
 
-// redialLoop keeps every contact of the directory connected until ctx is done.
-func (t *Transport) redialLoop(ctx context.Context) {
-	if t.cfg.Directory == nil {
+// A redialer keeps every contact of the directory connected. The state of each is in the
+// table of peers.
+type redialer struct {
+	self    proto.PeerID
+	cfg     Config
+	log     *slog.Logger
+	peers   *peerTable
+	members *members
+	dialer  *dialer
+	find    func(context.Context, proto.PeerID) ([]string, error) // asks the DHT for addresses
+	wake    chan struct{}
+}
+
+// run keeps every contact of the directory connected until ctx is done.
+func (r *redialer) run(ctx context.Context) {
+	if r.members.dir == nil {
 		return
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	for {
-		due, pause := t.dueContacts(t.cfg.Directory.Contacts())
+		due, pause := r.due(r.members.contacts())
 		for _, c := range due {
-			wg.Go(func() { t.redial(ctx, c, &slots) })
+			wg.Go(func() { r.redial(ctx, c, &slots) })
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -129,7 +139,7 @@ func (t *Transport) redialLoop(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-timer.C:
-		case <-t.redialWake:
+		case <-r.wake:
 			timer.Stop()
 		}
 	}
@@ -208,22 +218,22 @@ func (s *dialSlots) answered(err error) {
 	notify(s.freed)
 }
 
-// dueContacts returns the contacts to dial now, marked busy, and the time until the next
+// due returns the contacts to dial now, marked busy, and the time until the next
 // one is due.
-func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
-	expelled := t.members.selfRevoked()
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	now := t.cfg.Clock.Mono()
+func (r *redialer) due(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
+	expelled := r.members.selfRevoked()
+	r.peers.mu.Lock()
+	defer r.peers.mu.Unlock()
+	now := r.cfg.Clock.Mono()
 	pause = scanEvery
 	for _, c := range contacts {
-		n := t.peers.get(c.Peer)
-		if c.Peer == t.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs)+len(c.Relays) == 0 {
+		n := r.peers.get(c.Peer)
+		if c.Peer == r.self || len(n.conns) > 0 || n.dial.busy || len(c.Addrs)+len(c.Relays) == 0 {
 			continue
 		}
 		if n.dial == (redialState{}) {
-			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
-			if len(t.peers.conns) >= maxDials {
+			n.dial = r.cfg.Timing.firstDial(now, rand.Float64())
+			if len(r.peers.conns) >= maxDials {
 				n.dial.due += newcomerFirst + rand.N(newcomerFirst) // it dials, at its own pace
 			}
 		}
@@ -248,12 +258,12 @@ type redialAttempt struct {
 	ended  chan struct{}
 }
 
-// endRedial ends the attempt of the redial loop to reach p, whose next packet may
+// end ends the attempt of the redial loop to reach p, whose next packet may
 // be seconds away: a new dial starts at once.
-func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
-	t.peers.mu.Lock()
-	a := t.peers.get(p).redial
-	t.peers.mu.Unlock()
+func (r *redialer) end(ctx context.Context, p proto.PeerID) {
+	r.peers.mu.Lock()
+	a := r.peers.get(p).redial
+	r.peers.mu.Unlock()
 	if a == nil {
 		return
 	}
@@ -265,16 +275,16 @@ func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
 }
 
 // redial makes one attempt to reach c, in its turn or, if there is work for c, at once.
-func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlots) {
+func (r *redialer) redial(ctx context.Context, c proto.Contact, slots *dialSlots) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attempt := &redialAttempt{cancel, make(chan struct{}, 1), make(chan struct{})}
 	defer close(attempt.ended)
-	t.peers.mu.Lock()
-	n := t.peers.get(c.Peer)
+	r.peers.mu.Lock()
+	n := r.peers.get(c.Peer)
 	n.redial = attempt
 	urgent := n.dial.urgent
-	t.peers.mu.Unlock()
+	r.peers.mu.Unlock()
 	least, taken := shortDial, false
 	if !urgent {
 		least, taken = slots.take(ctx, attempt.work)
@@ -282,64 +292,67 @@ func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlot
 	if taken {
 		defer slots.put()
 	}
-	slots.answered(t.dialContact(ctx, c, least))
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
+	slots.answered(r.dial(ctx, c, least))
+	r.peers.mu.Lock()
+	defer r.peers.mu.Unlock()
 	if n.redial == attempt {
 		n.redial = nil
 	}
 }
 
-// dialContact dials c, for at least so long if it is not answered. It returns nil if there
+// dial dials c, for at least so long if it is not answered. It returns nil if there
 // is a connection afterwards.
-func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time.Duration) error {
-	t.peers.mu.Lock()
-	n := t.peers.get(c.Peer)
+func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duration) error {
+	r.peers.mu.Lock()
+	n := r.peers.get(c.Peer)
 	if !n.dial.waiting { // it connected meanwhile
-		t.peers.mu.Unlock()
+		r.peers.mu.Unlock()
 		return context.Canceled
 	}
-	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, t.cfg.Clock.Mono()
-	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
-	if last.tries > 0 && len(t.peers.conns) >= maxDials { // few, but long ones
+	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, r.cfg.Clock.Mono()
+	last, asks := n.dial, n.dial.shouldAskDHT(r.cfg.Clock.Mono())
+	if last.tries > 0 && len(r.peers.conns) >= maxDials { // few, but long ones
 		least = longDial
 	}
 	if asks {
-		n.dial.asked = t.cfg.Clock.Mono()
+		n.dial.asked = r.cfg.Clock.Mono()
 	}
-	t.peers.mu.Unlock()
-	c.Addrs = t.freshAddrs(ctx, c, asks)
+	r.peers.mu.Unlock()
+	c.Addrs = r.freshAddrs(ctx, c, asks)
 	dialing, cancel := context.WithTimeout(ctx, max(least, last.timeout()))
-	err := t.connect(dialing, c, last.tries > 0)
+	err := r.dialer.connect(dialing, c, last.tries > 0)
 	late := dialing.Err()
 	cancel()
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	n = t.peers.get(c.Peer)
+	r.peers.mu.Lock()
+	defer r.peers.mu.Unlock()
+	n = r.peers.get(c.Peer)
 	n.dial.busy = false
 	if err == nil || len(n.conns) > 0 {
 		return nil
 	}
-	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
-	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), len(t.peers.conns) >= maxDials, rand.Float64())
-	t.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
-	notify(t.redialWake)
+	n.lastErr, n.failedAt = err, r.cfg.Clock.Now()
+	n.dial = r.cfg.Timing.afterFailure(n.dial, r.cfg.Clock.Mono(), len(r.peers.conns) >= maxDials, rand.Float64())
+	r.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
+	notify(r.wake)
 	return cmp.Or(late, err)
 }
 
 // Want requests a connection to p, for which there is work: it is dialed at once if it is
 // not connected.
-func (t *Transport) Want(p proto.PeerID) {
-	t.peers.mu.Lock()
-	n := t.peers.get(p)
+func (t *Transport) Want(p proto.PeerID) { t.redialer.want(p) }
+
+// want is [Transport.Want].
+func (r *redialer) want(p proto.PeerID) {
+	r.peers.mu.Lock()
+	n := r.peers.get(p)
 	was := n.dial
 	wake := len(n.conns) == 0
 	if wake {
 		if was == (redialState{}) {
-			n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), 1)
+			n.dial = r.cfg.Timing.firstDial(r.cfg.Clock.Mono(), 1)
 		}
 		var end bool
-		n.dial, end = t.cfg.Timing.wake(n.dial, t.cfg.Clock.Mono())
+		n.dial, end = r.cfg.Timing.wake(n.dial, r.cfg.Clock.Mono())
 		switch {
 		case n.redial == nil:
 		case end:
@@ -349,30 +362,33 @@ func (t *Transport) Want(p proto.PeerID) {
 		}
 		wake = n.dial.due != was.due // otherwise the next attempt is already scheduled
 	}
-	t.peers.mu.Unlock()
+	r.peers.mu.Unlock()
 	if wake {
-		notify(t.redialWake)
+		notify(r.wake)
 	}
 }
 
 // MayReturn reports that p may be reachable again, or at another address: other members
 // say so. It is dialed soon if it is not connected. A node with many connections first
 // gives p time to dial: it hears the same as all others, and p could not take dials by all.
-func (t *Transport) MayReturn(p proto.PeerID) {
-	t.peers.mu.Lock()
-	n := t.peers.get(p)
-	crowded := len(t.peers.conns) >= maxDials
-	due := t.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst)
+func (t *Transport) MayReturn(p proto.PeerID) { t.redialer.mayReturn(p) }
+
+// mayReturn is [Transport.MayReturn].
+func (r *redialer) mayReturn(p proto.PeerID) {
+	r.peers.mu.Lock()
+	n := r.peers.get(p)
+	crowded := len(r.peers.conns) >= maxDials
+	due := r.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst)
 	if n.dial.tries > 1 {
 		due = max(due, n.dial.started+returnEvery)
 	}
 	if crowded && len(n.conns) == 0 && due < n.dial.due {
 		n.dial.due = due
-		notify(t.redialWake)
+		notify(r.wake)
 	}
-	t.peers.mu.Unlock()
+	r.peers.mu.Unlock()
 	if !crowded {
-		t.Want(p)
+		r.want(p)
 	}
 }
 
@@ -381,127 +397,35 @@ func (t *Transport) MayReturn(p proto.PeerID) {
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
 	c := t.members.contact(p)
 	c.Addrs = addrs
-	if err := t.connect(ctx, c, true); err != nil {
+	if err := t.dialer.connect(ctx, c, true); err != nil {
 		return fmt.Errorf("dial %s: %w", p, err)
 	}
 	return nil
 }
 
-// connect dials c and waits for the hello. failed: its plain addresses failed before.
-func (t *Transport) connect(ctx context.Context, c proto.Contact, failed bool) error {
-	t.peers.addDialing(c.Peer, 1)
-	defer t.peers.addDialing(c.Peer, -1)
-	circuits := t.relays.circuitsTo(c, failed)
-	if len(circuits) > 0 && !failed { // only the best relay, unless a dial failed
-		best, _ := relayOf(circuits[0])
-		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })
-		defer t.reach.dialTargets.set(c.Peer, dialTarget{relay: best})()
+// freshAddrs returns the addresses to dial a contact at. After some failures at the known
+// addresses it queries the DHT, as the peer may have moved.
+func (r *redialer) freshAddrs(ctx context.Context, c proto.Contact, asks bool) []string {
+	if !asks {
+		return c.Addrs
 	}
-	if err := t.dialAll(ctx, c, circuits); err != nil {
-		return err
-	}
-	return t.awaitHello(ctx, c.Peer)
-}
-
-// dialAll dials c at its addresses and through circuits. It connects to relays that are
-// not connected first, in parallel with the rest. It returns at the first connection.
-func (t *Transport) dialAll(ctx context.Context, c proto.Contact, circuits []ma.Multiaddr) error {
-	var near []ma.Multiaddr
-	far := make(map[proto.PeerID][]string) // addresses of relays
-	for _, a := range circuits {
-		r, _ := relayOf(a)
-		if at, tail := ma.SplitFunc(a, func(p ma.Component) bool { return p.Protocol().Code == ma.P_P2P }); len(at) > 0 && len(tail) > 0 {
-			far[r] = append(far[r], at.String())
-		} else {
-			near = append(near, a)
-		}
-	}
-	if len(far) == 0 {
-		return t.dialHost(ctx, c.Peer, c.Addrs, near...)
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, shortDial)
 	defer cancel()
-	ended := make(chan error, 1+len(far))
-	wg.Go(func() { ended <- t.dialHost(ctx, c.Peer, c.Addrs, near...) })
-	for r, addrs := range far {
-		wg.Go(func() { ended <- t.dialViaNewRelay(ctx, c.Peer, r, addrs) })
-	}
-	var failures []error
-	for range 1 + len(far) {
-		err := <-ended
-		if err == nil {
-			return nil
-		}
-		failures = append(failures, err)
-	}
-	return joinDialErrors(failures)
-}
-
-// dialViaNewRelay connects to a relay at addrs and dials p through it.
-func (t *Transport) dialViaNewRelay(ctx context.Context, p, relay proto.PeerID, addrs []string) error {
-	err := t.dialHost(ctx, relay, addrs)
-	if err == nil {
-		err = t.awaitHello(ctx, relay)
-	}
+	found, err := r.find(ctx, c.Peer)
 	if err != nil {
-		return fmt.Errorf("connect to its relay %s: %v", relay.Short(), err) //nolint:errorlint // it says nothing about p
+		return c.Addrs
 	}
-	return t.dialHost(ctx, p, nil, through(relay, nil))
+	addrs := slices.Clone(c.Addrs)
+	for _, a := range found {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
 }
 
-// dialHost makes a connection to p if there is none. The other side may still close it
-// when it learns this node's identity.
-func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string, circuits ...ma.Multiaddr) error {
-	switch {
-	case p == t.self:
-		return errors.New("the peer is this node itself")
-	case t.gate.Blocked(p):
-		return &RefusedError{p, "it is blocked", false}
-	}
-	list, err := parseAddrs(p, addrs)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-t.opened:
-	case <-ctx.Done():
-		return fmt.Errorf("the transport is not running: %w", ctx.Err())
-	}
-	id := toLibp2p(p)
-	ctx, cancel := context.WithTimeout(ctx, maxDial)
-	defer cancel()
-	if sw := swarmOf(t.host.Network()); sw != nil {
-		sw.Backoff().Clear(id)
-	}
-	return describeDialError(t.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
-}
-
-// awaitHello returns when a connection to p is verified, or when no existing one can be.
-func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
-	ctx, cancel := context.WithTimeout(ctx, 4*t.cfg.Timing.Hello)
-	defer cancel()
-	seen := make(map[network.Conn]bool)
-	for {
-		c := t.peers.nextConn(p, seen)
-		if c == nil {
-			return t.peers.helloError(p)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.ready:
-		case <-c.gone:
-			if c.hasCtl.Load() { // it closes before its hello error is set
-				select {
-				case <-c.ready:
-				case <-ctx.Done():
-				}
-			}
-		}
-		if c.verified() {
-			return nil
-		}
-	}
+// shouldAskDHT reports whether to query the DHT at now for an unreachable peer: after two
+// failures, then at each attempt, and less and less often the longer it is lost.
+func (d redialState) shouldAskDHT(now time.Duration) bool {
+	return d.tries >= 2 && (d.asked == 0 || now-d.asked >= min(maxAskPause, (now-d.lostAt)/4))
 }

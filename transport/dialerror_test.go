@@ -48,7 +48,7 @@ func TestOwnCircuitIsNotDialed(t *testing.T) {
 	a := start(t, 1, nil)
 	a.peers.addDialing(proto.PeerID{3}, 1)
 	for relay, want := range map[proto.PeerID]bool{a.Peer(): false, {2}: true} {
-		if got := a.mayDialCircuit(proto.PeerID{3}, through(relay, nil)); got != want {
+		if got := a.dialer.mayDialCircuit(proto.PeerID{3}, through(relay, nil)); got != want {
 			t.Errorf("through %s: %v, want %v", relay, got, want)
 		}
 	}
@@ -59,13 +59,13 @@ func TestLibrariesMakeNoCircuits(t *testing.T) {
 	a := start(t, 1, nil)
 	p, circuit := proto.PeerID{3}, through(proto.PeerID{2}, nil)
 	for _, dialing := range []int{0, 1, 0} {
-		if got := a.mayDialCircuit(p, circuit); got != (dialing > 0) {
+		if got := a.dialer.mayDialCircuit(p, circuit); got != (dialing > 0) {
 			t.Errorf("while %d callers wait for a connection a circuit may be dialed: %v", dialing, got)
 		}
 		a.peers.addDialing(p, 1-2*dialing)
 	}
-	defer a.reach.dialTargets.set(p, dialTarget{relay: proto.PeerID{2}, additional: true})()
-	if !a.mayDialCircuit(p, circuit) {
+	defer a.dialer.targets.set(p, dialTarget{relay: proto.PeerID{2}, additional: true})()
+	if !a.dialer.mayDialCircuit(p, circuit) {
 		t.Error("no circuit may be dialed for a comparison")
 	}
 }
@@ -122,7 +122,7 @@ func TestRefusalByANewRelay(t *testing.T) {
 		t.Errorf("%v is no refusal by the relay", err)
 	}
 	a.peers.addDialing(relay.Peer(), 1)
-	err := a.dialViaNewRelay(t.Context(), peer, relay.Peer(), relay.Addrs())
+	err := a.dialer.dialViaNewRelay(t.Context(), peer, relay.Peer(), relay.Addrs())
 	if _, is := errors.AsType[*RefusedError](err); is || err == nil || !strings.Contains(err.Error(), "was revoked") {
 		t.Errorf("%v, want an error that is no refusal", err)
 	}

@@ -138,7 +138,7 @@ func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string
 	var nobody proto.PeerID
 	err := errTooMany
 	if known || t.rates.allow(nobody, admit.Unknown) {
-		err = t.connect(ctx, proto.Contact{Peer: p, Addrs: addrs}, false)
+		err = t.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: addrs}, false)
 	}
 	t.disc.mu.Lock()
 	defer t.disc.mu.Unlock()

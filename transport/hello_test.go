@@ -13,7 +13,7 @@ import (
 // A dial that learns that the hello failed finds its error, however soon it looks for it.
 func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 	g, p := newSlotCase(nil), proto.PeerID{1}
-	g.cfg.Timing.Hello = time.Minute
+	d := &dialer{timing: Timing{Hello: time.Minute}, peers: g.peers}
 	g.peers.addDialing(p, 1)
 	raw := &fakeConn{from: ma.StringCast("/ip4/192.0.2.1/tcp/1")}
 	c := newConn(raw, p, g.cfg.Clock)
@@ -40,7 +40,7 @@ func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 		}
 	}
 	g.peers.mu.Unlock()
-	if err := g.awaitHello(t.Context(), p); err != refused {
+	if err := d.awaitHello(t.Context(), p); err != refused {
 		t.Errorf("the dial failed with %v, want %v", err, refused)
 	}
 	<-ended

@@ -228,7 +228,7 @@ const (
 // for a missing answer.
 func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
 	began := time.Now()
-	if err := t.dialHost(ctx, inviter, addrs); err != nil {
+	if err := t.dialer.dialHost(ctx, inviter, addrs); err != nil {
 		return nil, time.Since(began) < joinFastFail, err
 	}
 	c := t.peers.nextConn(inviter, nil)

@@ -166,7 +166,7 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
 	if c.t.members.isMember(p) || known {
-		return c.t.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
+		return c.t.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.t.tryHello(ctx, p, told)
 }

@@ -94,7 +94,7 @@ func (t *Transport) addressesChanged() {
 		}
 	}
 	t.peers.mu.Unlock()
-	notify(t.redialWake)
+	notify(t.redialer.wake)
 	t.refreshReservations()
 	t.wakeUpgrades()
 }

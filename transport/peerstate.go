@@ -100,7 +100,7 @@ func (t *Transport) leave(c *conn) {
 		t.host.ConnManager().Unprotect(toLibp2p(n.peer), "member")
 		n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), rand.Float64())
 		t.log.Info("disconnected", "peer", c.peer)
-		notify(t.redialWake)
+		notify(t.redialer.wake)
 	}
 }
 

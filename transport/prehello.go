@@ -2,7 +2,6 @@ package transport
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/network"
-	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/protocol/autonatv2"
@@ -184,15 +182,6 @@ func (s *peekedStream) Read(p []byte) (int, error) {
 		return 0, errNotServed
 	}
 	return s.Stream.Read(p)
-}
-
-// awaitHelloByID returns when hellos were exchanged with the peer, or none can be.
-func (t *Transport) awaitHelloByID(ctx context.Context, id peer.ID) error {
-	p, err := fromLibp2p(id)
-	if err != nil || t.peers.connected(p) {
-		return err
-	}
-	return t.awaitHello(ctx, p)
 }
 
 // identify runs libp2p's identify with the other end of c, a member: each learns the

@@ -45,18 +45,11 @@ type Punch struct {
 // A puncher runs libp2p's hole punching, initiated by this node and for members only.
 type puncher struct {
 	slots chan struct{} // held by each attempt
-	quic  quicPunches
 
 	mu      sync.Mutex
 	service *holepunch.Service // nil until a peer observed this node's address
 	ended   bool               // stopped
 	history map[proto.PeerID][]Punch
-}
-
-// quicPunches are the punches over QUIC alone that are running.
-type quicPunches struct {
-	mu sync.Mutex
-	of map[proto.PeerID]int
 }
 
 func newPuncher() *puncher {
@@ -103,7 +96,7 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 		return h.punch(ctx, pi, dials, why, waits)
 	}
 	first, cancel := context.WithTimeout(ctx, head)
-	allowTCP := h.t.reach.punching.quic.start(p)
+	allowTCP := h.t.dialer.quic.start(p)
 	err = h.punch(first, pi, dials, why, waits)
 	allowTCP()
 	cancel()
@@ -111,29 +104,6 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 		return err
 	}
 	return h.punch(ctx, pi, dials, why, waits)
-}
-
-// start lets p be dialed directly over QUIC alone until the returned function is called.
-func (q *quicPunches) start(p proto.PeerID) (done func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.of == nil {
-		q.of = make(map[proto.PeerID]int)
-	}
-	q.of[p]++
-	return func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if q.of[p]--; q.of[p] == 0 {
-			delete(q.of, p)
-		}
-	}
-}
-
-func (q *quicPunches) running(p proto.PeerID) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.of[p] > 0
 }
 
 // punch dials the addresses in the role that the NAT of this node asks for; while that is
@@ -376,7 +346,7 @@ func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool)
 	case <-ctx.Done():
 		return
 	}
-	t.endRedial(ctx, p)
+	t.redialer.end(ctx, p)
 	open := t.cfg.Open(p)
 	if open && t.dialDirect(ctx, p) == nil || punches && t.punch(p) == nil || open {
 		return

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/network"
-
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
 )
@@ -195,7 +193,7 @@ func hardlyCarries(p route.Path) bool { return p.RTT >= brokenRTT || p.Rate < br
 func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn {
 	ctx, cancel := context.WithTimeout(ctx, shortDial)
 	defer cancel()
-	if err := t.dialVia(ctx, p, relay, true); err != nil {
+	if err := t.dialer.dialVia(ctx, p, relay, true); err != nil {
 		t.log.Debug("no circuit to compare", "peer", p, "relay", relay, "why", err)
 		return nil
 	}
@@ -336,10 +334,4 @@ func (t *Transport) runTrain(ctx context.Context, c *conn) (first time.Duration,
 		}
 	}
 	return first, answered, nil
-}
-
-// isTrial reports whether an additional circuit to p is made for a comparison.
-func (t *Transport) isTrial(raw network.Conn, p proto.PeerID) bool {
-	r, ok := relayOf(raw.RemoteMultiaddr())
-	return ok && t.reach.dialTargets.trial(p, r)
 }

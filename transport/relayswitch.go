@@ -2,8 +2,6 @@ package transport
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
@@ -30,86 +28,11 @@ const (
 	maxPeerConns  = 4 // connections to a peer; no switch while there are this many
 )
 
-// dialTargets restricts the relays through which peers are dialed, for peers with an
-// entry: libp2p dials every address of a peer that it remembers.
-type dialTargets struct {
-	mu     sync.Mutex
-	byPeer map[proto.PeerID][]*dialTarget // one per dial
-}
-
-type dialTarget struct {
-	relay      proto.PeerID
-	additional bool // even if there is a connection
-	trial      bool // for a comparison: not used before that ends
-}
-
-// set restricts dials of p to this relay, and to those of other concurrent dials, until
-// the returned function is called.
-func (a *dialTargets) set(p proto.PeerID, at dialTarget) (done func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.byPeer == nil {
-		a.byPeer = make(map[proto.PeerID][]*dialTarget)
-	}
-	mine := &at
-	a.byPeer[p] = append(a.byPeer[p], mine)
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.byPeer[p] = slices.DeleteFunc(a.byPeer[p], func(o *dialTarget) bool { return o == mine }); len(a.byPeer[p]) == 0 {
-			delete(a.byPeer, p)
-		}
-	}
-}
-
-// allow reports whether p may be dialed through a relay now, and whether even if there is
-// a connection.
-func (a *dialTargets) allow(p, relay proto.PeerID) (ok, beside bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	ok = len(a.byPeer[p]) == 0
-	for _, at := range a.byPeer[p] {
-		if at.relay == relay {
-			ok, beside = true, beside || at.additional
-		}
-	}
-	return ok, beside
-}
-
-// trial reports whether p is being dialed through relay for a comparison.
-func (a *dialTargets) trial(p, relay proto.PeerID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.byPeer[p], func(at *dialTarget) bool { return at.relay == relay && at.trial })
-}
-
-// mayDial reports whether p may be dialed at an address now.
-func (t *Transport) mayDial(p proto.PeerID, a ma.Multiaddr) bool {
-	switch {
-	case isCircuit(a):
-		return t.mayDialCircuit(p, a)
-	case isTCP(a):
-		return !t.reach.punching.quic.running(p)
-	}
-	return true
-}
-
-// mayDialCircuit reports whether p may be dialed at a circuit address now: through the
-// relay that is set, or else any other node. While p is connected a dial seeks a direct
-// path, unless it targets an additional circuit. Libraries that dial on their own would
-// use all relays that they remember, and the one through which a circuit is asked for first
-// excludes the others until it answers.
-func (t *Transport) mayDialCircuit(p proto.PeerID, a ma.Multiaddr) bool {
-	by, _ := relayOf(a)
-	ok, beside := t.reach.dialTargets.allow(p, by)
-	return ok && by != t.self && (beside || t.peers.dials(p) && !t.peers.connected(p))
-}
-
 // A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing
 // connections, libp2p omits every transport that calls itself a proxy, which would omit
 // another relay. And a disconnected relay is not dialed implicitly: two peers, each
 // announced behind the other, would be dialed in a loop, and neither dial would end.
-// [Transport.mayDialCircuit] decides which circuits are dialed, [Transport.connect] dials
+// [dialer.mayDialCircuit] decides which circuits are dialed, [dialer.connect] dials
 // relays.
 type circuitDialer struct{ *client.Client }
 
@@ -221,15 +144,7 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 	if picked == current || full {
 		return
 	}
-	if err := t.dialVia(ctx, n.peer, picked, false); err != nil {
+	if err := t.dialer.dialVia(ctx, n.peer, picked, false); err != nil {
 		t.log.Info("keeping the path: the better relay does not reach the peer", "peer", n.peer, "relay", picked, "why", err)
 	}
-}
-
-// dialVia makes an additional circuit to p through relay, for a comparison or for use.
-func (t *Transport) dialVia(ctx context.Context, p, relay proto.PeerID, trial bool) error {
-	defer t.reach.dialTargets.set(p, dialTarget{relay, true, trial})()
-	ctx, cancel := context.WithTimeout(network.WithForceDirectDial(ctx, "by another relay"), switchDial)
-	defer cancel()
-	return t.host.Connect(ctx, peer.AddrInfo{ID: toLibp2p(p), Addrs: []ma.Multiaddr{through(relay, nil)}})
 }

@@ -34,7 +34,6 @@ type reach struct {
 	served        *relayCounters
 	seen          *observed
 	punching      *puncher
-	dialTargets   dialTargets
 
 	mu   sync.Mutex
 	held map[proto.PeerID]*reservation

@@ -21,27 +21,28 @@ var ErrNotConnected = errors.New("transport: not connected")
 
 // A Transport is this node's side of all its connections.
 type Transport struct {
-	self    proto.PeerID
-	host    host.Host
-	gate    Gate
-	recv    Receiver
-	cfg     Config
-	log     *slog.Logger
-	met     *metrics
-	group   *taskGroup
-	peers   *peerTable
-	rates   *rates
-	events  *eventQueue
-	members *members
-	relays  *relays
-	reach   *reach // relays, reservations, hole punching
-	local   *localAddrs
+	self     proto.PeerID
+	host     host.Host
+	gate     Gate
+	recv     Receiver
+	cfg      Config
+	log      *slog.Logger
+	met      *metrics
+	group    *taskGroup
+	peers    *peerTable
+	rates    *rates
+	events   *eventQueue
+	dialer   *dialer
+	redialer *redialer
+	members  *members
+	relays   *relays
+	reach    *reach // relays, reservations, hole punching
+	local    *localAddrs
 
 	thinner thinner
 
-	running    atomic.Bool   // Run is running: connections are accepted
-	opened     chan struct{} // closed when Run has started, or failed to
-	redialWake chan struct{}
+	running atomic.Bool   // Run is running: connections are accepted
+	opened  chan struct{} // closed when Run has started, or failed to
 
 	disc     discovery
 	refusals refusalLog
@@ -53,10 +54,15 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	cfg = cfg.withDefaults()
 	t := &Transport{
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
-		group: newTaskGroup(), redialWake: make(chan struct{}, 1), opened: make(chan struct{}),
+		group: newTaskGroup(), opened: make(chan struct{}),
 		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock), events: newEventQueue(cfg),
 	}
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
+	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members}
+	t.dialer = &dialer{self: t.self, gate: gate, timing: cfg.Timing, peers: t.peers, relays: t.relays, opened: t.opened}
+	t.redialer = &redialer{
+		self: t.self, cfg: cfg, log: t.log, peers: t.peers, members: t.members, dialer: t.dialer, find: t.FindAddrs, wake: make(chan struct{}, 1),
+	}
 	var err error
 	if t.met, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
@@ -67,10 +73,10 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{func(r proto.PeerID) float64 { return t.relays.scoreOf(r) }, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID, &t.thinner}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members, book: t.host.Peerstore()}
+	t.relays.book, t.dialer.host = t.host.Peerstore(), t.host
 	t.local.bound(t.host.Network().ListenAddresses())
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
@@ -126,7 +132,7 @@ func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 		return func() {}, err
 	}
 	t.running.Store(true)
-	t.group.start(t.redialLoop)
+	t.group.start(t.redialer.run)
 	t.group.start(t.watchNetwork)
 	t.group.start(t.watchMembers)
 	return t.startReach()
@@ -171,7 +177,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		return
 	}
 	c := newConn(raw, p, t.cfg.Clock)
-	c.trial = !c.inbound && t.isTrial(raw, p)
+	c.trial = !c.inbound && t.dialer.isTrial(raw, p)
 	allowed, member := !c.inbound || t.rates.allow(p, admit.Conn), t.members.isMember(p)
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()

@@ -75,7 +75,7 @@ func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	a.peers.setJoining(b.Peer(), 1)
-	if err := a.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
+	if err := a.dialer.dialHost(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Fatal(err)
 	}
 	conns := a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))
