@@ -95,7 +95,7 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	have, err := s.offer(offer, &object)
 	if err == nil && have != nil {
 		had := countBits(have)
-		f := t.reach.flows.begin(h, p, true, object.Size, sealedBytes(&object, had))
+		f := t.flows.begin(h, p, true, object.Size, sealedBytes(&object, had))
 		defer f.end()
 		o := &outgoing{stream: s, body: body, object: object, have: have, had: had, flow: f, acked: had, wake: make(chan struct{}, 1)}
 		err = o.run(ctx)

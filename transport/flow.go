@@ -133,10 +133,10 @@ func (f *flow) snapshot() Flow {
 
 // Flows returns the streamed bodies in transit.
 func (t *Transport) Flows() []Flow {
-	t.reach.flows.mu.Lock()
-	defer t.reach.flows.mu.Unlock()
-	out := make([]Flow, 0, len(t.reach.flows.all))
-	for f := range t.reach.flows.all {
+	t.flows.mu.Lock()
+	defer t.flows.mu.Unlock()
+	out := make([]Flow, 0, len(t.flows.all))
+	for f := range t.flows.all {
 		out = append(out, f.snapshot())
 	}
 	return out

@@ -95,6 +95,6 @@ func (t *Transport) addressesChanged() {
 	}
 	t.peers.mu.Unlock()
 	notify(t.redialer.wake)
-	t.refreshReservations()
+	t.reserver.refresh()
 	t.wakeUpgrades()
 }

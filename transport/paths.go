@@ -55,7 +55,7 @@ func (t *Transport) Paths(p proto.PeerID) PathReport {
 	}
 	slices.SortStableFunc(r.Paths, func(a, b Path) int { return cmp.Compare(b.rank(), a.rank()) })
 	r.Paths = append(r.Paths, t.candidates(p, r.Paths)...)
-	h := t.reach.punching
+	h := t.puncher
 	h.mu.Lock()
 	r.Punches = slices.Clone(h.history[p])
 	h.mu.Unlock()
@@ -164,14 +164,14 @@ type RelayService struct {
 func (t *Transport) Reach() Reach {
 	r := Reach{
 		Listen: addrStrings(slices.DeleteFunc(t.host.Network().ListenAddresses(), isCircuit)), Addrs: t.Addrs(),
-		Observed: t.reach.seen.list(), Mapped: addrStrings(t.reach.mapped()),
+		Observed: t.seen.list(), Mapped: addrStrings(t.reach.mapped()),
 		Service: RelayService{
 			On: t.cfg.Relay, Reservations: int(t.reach.served.reservations.Load()),
 			Circuits: int(t.reach.served.circuits.Load()), Bytes: t.reach.served.bytes.Load(),
 		},
 	}
 	r.NAT = t.nat()
-	held := t.heldRelays()
+	held := t.reserver.reservations()
 	var demand relayDemand
 	if len(held) > 0 { // gossip runs
 		demand = t.relays.demand()
@@ -206,5 +206,5 @@ func (t *Transport) nat() NAT {
 			}
 		}
 	}
-	return guessNAT(t.reach.seen.list(), own)
+	return guessNAT(t.seen.list(), own)
 }

@@ -160,7 +160,7 @@ func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.
 	t.peers.mu.Lock()
 	c := t.peers.conns[raw]
 	t.peers.mu.Unlock()
-	if c == nil || !t.awaitVerified(ctx, c) || !t.reach.seen.add(raw, at) {
+	if c == nil || !t.awaitVerified(ctx, c) || !t.seen.add(raw, at) {
 		return
 	}
 	if err := t.startPunching(at); err != nil {
@@ -171,7 +171,7 @@ func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.
 
 // startPunching starts hole punching. first is the first observed address.
 func (t *Transport) startPunching(first ma.Multiaddr) error {
-	p := t.reach.punching
+	p := t.puncher
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.service != nil || p.ended {
@@ -200,7 +200,7 @@ func (t *Transport) startPunching(first ma.Multiaddr) error {
 }
 
 func (t *Transport) stopPunching() {
-	p := t.reach.punching
+	p := t.puncher
 	p.mu.Lock()
 	s := p.service
 	p.ended = true
@@ -213,7 +213,7 @@ func (t *Transport) stopPunching() {
 // punchAddrs returns the addresses that others can punch: observed and announced ones, and
 // TCP ones that are likely.
 func (t *Transport) punchAddrs() []ma.Multiaddr {
-	out := t.reach.seen.addrs()
+	out := t.seen.addrs()
 	for _, s := range t.cfg.Announce {
 		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) && !slices.ContainsFunc(out, a.Equal) {
 			out = append(out, a)
@@ -290,7 +290,7 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 		}
 	}
 	t.met.punches.WithLabelValues(outcome).Inc()
-	r := t.reach.punching
+	r := t.puncher
 	r.mu.Lock()
 	list := append(r.history[id], p)
 	r.history[id] = list[max(0, len(list)-maxPunches):]
@@ -341,8 +341,8 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 // accepts connections.
 func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool) {
 	select {
-	case t.reach.punching.slots <- struct{}{}:
-		defer func() { <-t.reach.punching.slots }()
+	case t.puncher.slots <- struct{}{}:
+		defer func() { <-t.puncher.slots }()
 	case <-ctx.Done():
 		return
 	}
@@ -359,7 +359,7 @@ func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool)
 // punch makes both sides dial each other at the same time. It returns early when Run
 // stops.
 func (t *Transport) punch(p proto.PeerID) error {
-	r := t.reach.punching
+	r := t.puncher
 	r.mu.Lock()
 	s := r.service
 	r.mu.Unlock()

@@ -2,9 +2,19 @@ package transport
 
 import (
 	"context"
+	"sync/atomic"
 
 	ma "github.com/multiformats/go-multiaddr"
 )
+
+// A reach is what makes this node reachable besides its own sockets: reservations, a port
+// mapping and what AutoNAT has found.
+type reach struct {
+	reserver *reserver
+	router   atomic.Pointer[portMap]       // nil: no port mapping
+	autonat  atomic.Pointer[addrConfirmer] // nil: not available
+	served   *relayCounters
+}
 
 // startReach starts what makes this node reachable. stop stops the relay service; the
 // rest stops with Run.
@@ -17,7 +27,7 @@ func (t *Transport) startReach() (stop func(), err error) {
 		}
 		stop = end
 	}
-	t.group.start(t.reserve)
+	t.group.start(t.reserver.run)
 	t.group.start(t.watchObserved)
 	t.group.start(t.measureAll)
 	if t.cfg.Observe != nil {
@@ -32,7 +42,7 @@ func (r *reach) addrs() (out []ma.Multiaddr) {
 	if h := r.autonat.Load(); h != nil {
 		_, out, _ = (*h).ConfirmedAddrs()
 	}
-	if p := r.circuits.Load(); p != nil {
+	if p := r.reserver.circuits.Load(); p != nil {
 		out = append(out, *p...)
 	}
 	return out
@@ -57,7 +67,7 @@ func (t *Transport) updatePath(n *peerState) {
 		return
 	}
 	n.path = now
-	notify(t.reach.wake)
+	notify(t.reserver.wake)
 	switch {
 	case now == nil:
 		t.events.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
@@ -79,12 +89,6 @@ func shouldMove(c, old *conn) bool {
 }
 
 func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
-
-// refreshReservations renews all reservations.
-func (t *Transport) refreshReservations() {
-	t.reach.refreshBefore.Store(int64(t.cfg.Clock.Mono()))
-	notify(t.reach.wake)
-}
 
 // BroadcastHello sends the hello again to all peers: the certificate, the key record or
 // the addresses have changed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
@@ -21,31 +23,6 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
 )
-
-// A reach is what makes this node reachable: its reservations, observed addresses and
-// relay service.
-type reach struct {
-	flows         flows                          // streamed bodies in transit
-	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses through the relays with a reservation
-	router        atomic.Pointer[portMap]        // nil: no port mapping
-	autonat       atomic.Pointer[addrConfirmer]  // nil: not available
-	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
-	wake          chan struct{}                  // relays have changed, or must be checked again
-	served        *relayCounters
-	seen          *observed
-	punching      *puncher
-
-	mu   sync.Mutex
-	held map[proto.PeerID]*reservation
-}
-
-func newReach(m *metrics) *reach {
-	return &reach{
-		wake:   make(chan struct{}, 1),
-		served: &relayCounters{total: m.relayed}, seen: newObserved(), punching: newPuncher(),
-		held: make(map[proto.PeerID]*reservation),
-	}
-}
 
 // A reservation is a slot at a relay that accepts connections for this node.
 type reservation struct {
@@ -75,10 +52,27 @@ const (
 // errRefused is returned if a relay refuses a reservation.
 var errRefused = errors.New("transport: the relay refused a reservation")
 
-// A reserver maintains reservations at the best relays. It is used by one goroutine.
+// A reserver maintains reservations at the best relays.
 type reserver struct {
-	t      *Transport
-	pick   route.Picker
+	self    proto.PeerID
+	host    host.Host
+	gate    Gate
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	peers   *peerTable
+	relays  *relays
+	emit    func(Event)
+	changed func() // tells peers that the relays have changed
+
+	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses through the relays with a reservation
+	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
+	wake          chan struct{}                  // relays have changed, or must be checked again
+
+	mu   sync.Mutex
+	held map[proto.PeerID]*reservation
+
+	pick   route.Picker // used by run alone, as all that follows
 	demand relayDemand
 	tries  map[proto.PeerID]*attempt
 	done   chan reserved
@@ -99,14 +93,12 @@ type reserved struct {
 	err   error
 }
 
-// reserve maintains reservations at the best relays until ctx is done.
-func (t *Transport) reserve(ctx context.Context) {
-	if t.cfg.Reserve < 0 {
+// run maintains reservations at the best relays until ctx is done.
+func (r *reserver) run(ctx context.Context) {
+	if r.cfg.Reserve < 0 {
 		return
 	}
-	r := &reserver{
-		t: t, pick: route.Picker{Want: t.cfg.Reserve}, tries: make(map[proto.PeerID]*attempt), done: make(chan reserved),
-	}
+	r.pick, r.tries, r.done = route.Picker{Want: r.cfg.Reserve}, make(map[proto.PeerID]*attempt), make(chan reserved)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	timer := time.NewTimer(0)
@@ -115,7 +107,7 @@ func (t *Transport) reserve(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.reach.wake:
+		case <-r.wake:
 		case <-timer.C:
 		case got := <-r.done:
 			r.finished(got)
@@ -123,7 +115,7 @@ func (t *Transport) reserve(ctx context.Context) {
 		for _, c := range r.due() {
 			wg.Go(func() {
 				got := reserved{relay: c.peer, on: c}
-				got.addrs, got.err = t.askReservation(ctx, c)
+				got.addrs, got.err = r.ask(ctx, c)
 				select {
 				case r.done <- got:
 				case <-ctx.Done():
@@ -137,29 +129,29 @@ func (t *Transport) reserve(ctx context.Context) {
 // due drops lost reservations, selects relays and returns those to ask now. A relay that
 // is replaced by a better one is kept until that one has granted a reservation.
 func (r *reserver) due() []*conn {
-	now := r.t.cfg.Clock.Mono()
+	now := r.cfg.Clock.Mono()
 	if r.demand.made == 0 || now-r.demand.made >= measureEvery {
-		r.demand = r.t.relays.demand()
+		r.demand = r.relays.demand()
 	}
 	live := make(map[proto.PeerID]*conn)
 	var candidates []route.Candidate
-	for _, p := range r.t.relays.list() {
-		if c := r.t.peers.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
+	for _, p := range r.relays.list() {
+		if c := r.peers.best(p); c != nil && c.direct() && p != r.self && !r.gate.Blocked(p) {
 			live[p] = c
-			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.relays.scoreFor(p, r.demand).Total})
+			candidates = append(candidates, route.Candidate{Peer: p, Score: r.relays.scoreFor(p, r.demand).Total})
 		}
 	}
-	held := r.t.heldRelays()
+	held := r.reservations()
 	for p := range held {
 		if live[p] == nil {
-			r.t.dropReservation(p, "the relay is disconnected")
+			r.drop(p, "the relay is disconnected")
 			delete(held, p)
 		}
 	}
 	wanted := r.pick.Pick(slices.SortedFunc(maps.Keys(held), comparePeers), candidates, now)
 	for p := range held {
 		if !slices.Contains(wanted, p) && r.replaced(held, wanted) {
-			r.t.dropReservation(p, "replaced by a better relay")
+			r.drop(p, "replaced by a better relay")
 		}
 	}
 	var ask []*conn
@@ -169,7 +161,7 @@ func (r *reserver) due() []*conn {
 			a = &attempt{}
 			r.tries[p] = a
 		}
-		if h := held[p]; h != nil && h.on == live[p] && h.fresh(now, time.Duration(r.t.reach.refreshBefore.Load())) {
+		if h := held[p]; h != nil && h.on == live[p] && h.fresh(now, time.Duration(r.refreshBefore.Load())) {
 			continue
 		}
 		if !a.busy && now >= a.due {
@@ -189,7 +181,7 @@ func (r *reserver) replaced(held map[proto.PeerID]*reservation, wanted []proto.P
 
 // finished records the result of an attempt.
 func (r *reserver) finished(got reserved) {
-	now := r.t.cfg.Clock.Mono()
+	now := r.cfg.Clock.Mono()
 	a := r.tries[got.relay]
 	if a == nil {
 		return
@@ -198,19 +190,19 @@ func (r *reserver) finished(got reserved) {
 	if got.err != nil {
 		a.failures++
 		a.due = now + time.Duration((0.5+rand.Float64()/2)*float64(min(reserveLongest, reserveFirst<<min(a.failures-1, 12))))
-		r.t.log.Debug("no reservation", "relay", got.relay, "tries", a.failures, "why", got.err)
-		if h := r.t.heldRelays()[got.relay]; h != nil && h.on != got.on {
-			r.t.dropReservation(got.relay, got.err.Error())
+		r.log.Debug("no reservation", "relay", got.relay, "tries", a.failures, "why", got.err)
+		if h := r.reservations()[got.relay]; h != nil && h.on != got.on {
+			r.drop(got.relay, got.err.Error())
 		}
 		return
 	}
 	a.failures, a.due = 0, now
-	r.t.addReservation(got, now)
+	r.add(got, now)
 }
 
 // pause returns the time until something is due.
 func (r *reserver) pause() time.Duration {
-	now, pause := r.t.cfg.Clock.Mono(), reserveScan
+	now, pause := r.cfg.Clock.Mono(), reserveScan
 	for _, a := range r.tries {
 		if !a.busy && a.due > now {
 			pause = min(pause, a.due-now)
@@ -219,74 +211,74 @@ func (r *reserver) pause() time.Duration {
 	return pause
 }
 
-// addReservation records a reservation and announces it.
-func (t *Transport) addReservation(got reserved, now time.Duration) {
-	t.reach.mu.Lock()
-	before := t.reach.held[got.relay]
-	t.reach.held[got.relay] = &reservation{
-		relay: got.relay, on: got.on, made: now, until: t.cfg.Clock.Now().Add(reservationTTL), circuit: got.addrs,
+// add records a reservation and announces it.
+func (r *reserver) add(got reserved, now time.Duration) {
+	r.mu.Lock()
+	before := r.held[got.relay]
+	r.held[got.relay] = &reservation{
+		relay: got.relay, on: got.on, made: now, until: r.cfg.Clock.Now().Add(reservationTTL), circuit: got.addrs,
 	}
-	changed := t.publishCircuits()
-	t.reach.mu.Unlock()
+	changed := r.publish()
+	r.mu.Unlock()
 	got.on.reservedAt.Store(int64(max(now, 1)))
-	t.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
+	r.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
 	if before == nil {
-		t.met.reservations.Inc()
-		t.log.Info("reserved", "relay", got.relay)
-		t.events.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
+		r.met.reservations.Inc()
+		r.log.Info("reserved", "relay", got.relay)
+		r.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
-		t.tellRelays()
+		r.changed()
 	}
 }
 
-// dropReservation removes a reservation.
-func (t *Transport) dropReservation(relay proto.PeerID, why string) {
-	t.reach.mu.Lock()
-	h := t.reach.held[relay]
-	delete(t.reach.held, relay)
-	t.publishCircuits()
-	t.reach.mu.Unlock()
+// drop removes a reservation.
+func (r *reserver) drop(relay proto.PeerID, why string) {
+	r.mu.Lock()
+	h := r.held[relay]
+	delete(r.held, relay)
+	r.publish()
+	r.mu.Unlock()
 	if h == nil {
 		return
 	}
 	h.on.reservedAt.Store(0)
-	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
-	t.met.reservations.Dec()
-	t.log.Info("reservation lost", "relay", relay, "why", why)
-	t.events.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
-	t.tellRelays()
+	r.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
+	r.met.reservations.Dec()
+	r.log.Info("reservation lost", "relay", relay, "why", why)
+	r.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
+	r.changed()
 }
 
-// publishCircuits sets this node's circuit addresses from its reservations and reports
-// whether that changed them. The caller holds reach.mu.
-func (t *Transport) publishCircuits() bool {
+// publish sets this node's circuit addresses from its reservations and reports
+// whether that changed them. The caller holds mu.
+func (r *reserver) publish() bool {
 	var all []ma.Multiaddr
-	for _, p := range slices.SortedFunc(maps.Keys(t.reach.held), comparePeers) {
-		all = append(all, t.reach.held[p].circuit...)
+	for _, p := range slices.SortedFunc(maps.Keys(r.held), comparePeers) {
+		all = append(all, r.held[p].circuit...)
 	}
-	old := t.reach.circuits.Swap(&all)
+	old := r.circuits.Swap(&all)
 	return old == nil && len(all) > 0 || old != nil && !slices.EqualFunc(*old, all, ma.Multiaddr.Equal)
 }
 
-// heldRelays returns a copy of the reservations.
-func (t *Transport) heldRelays() map[proto.PeerID]*reservation {
-	t.reach.mu.Lock()
-	defer t.reach.mu.Unlock()
-	return maps.Clone(t.reach.held)
+// reservations returns a copy of the reservations.
+func (r *reserver) reservations() map[proto.PeerID]*reservation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.held)
 }
 
 // Reservations returns the relays that accept connections for this node now.
 func (t *Transport) Reservations() []proto.PeerID {
-	return slices.SortedFunc(maps.Keys(t.heldRelays()), comparePeers)
+	return slices.SortedFunc(maps.Keys(t.reserver.reservations()), comparePeers)
 }
 
-// askReservation asks the relay at the other end of c for a reservation and returns the
+// ask asks the relay at the other end of c for a reservation and returns the
 // circuit addresses through it. Its errors do not name the relay: the callers do.
-func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr, error) {
+func (r *reserver) ask(ctx context.Context, c *conn) ([]ma.Multiaddr, error) {
 	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), reserveTimeout)
 	defer cancel()
-	s, err := t.host.NewStream(ctx, toLibp2p(c.peer), circuitproto.ProtoIDv2Hop)
+	s, err := r.host.NewStream(ctx, toLibp2p(c.peer), circuitproto.ProtoIDv2Hop)
 	if err != nil {
 		return nil, fmt.Errorf("reserve: %w", err)
 	}
@@ -344,4 +336,10 @@ func bareAddr(a ma.Multiaddr) ma.Multiaddr {
 		return a[:n-1]
 	}
 	return a
+}
+
+// refresh renews all reservations.
+func (r *reserver) refresh() {
+	r.refreshBefore.Store(int64(r.cfg.Clock.Mono()))
+	notify(r.wake)
 }

@@ -79,7 +79,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	s.idleTimeout = t.cfg.Timing.Frame
 	had := countBits(reply.GetHave())
-	f := t.reach.flows.begin(h, s.conn.peer, false, object.Size, sealedBytes(&object, had))
+	f := t.flows.begin(h, s.conn.peer, false, object.Size, sealedBytes(&object, had))
 	defer f.end()
 	i := &incoming{stream: s, sink: sink, release: release, flow: f, object: &object, have: slices.Clone(reply.GetHave()), at: had, synced: had, last: s.conn.clock.Mono()}
 	if err := s.sendOfferReply(reply); err != nil {

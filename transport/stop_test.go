@@ -48,7 +48,7 @@ func TestNoPunchingAfterStop(t *testing.T) {
 	if err := a.startPunching(ma.StringCast("/ip4/192.0.2.1/udp/4001/quic-v1")); err != nil {
 		t.Fatal(err)
 	}
-	if s := a.reach.punching.service; s != nil {
+	if s := a.puncher.service; s != nil {
 		s.Close()
 		t.Error("hole punching started after it was stopped")
 	}

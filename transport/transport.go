@@ -34,9 +34,13 @@ type Transport struct {
 	events   *eventQueue
 	dialer   *dialer
 	redialer *redialer
+	reserver *reserver
 	members  *members
 	relays   *relays
-	reach    *reach // relays, reservations, hole punching
+	puncher  *puncher
+	seen     *observed // addresses of this node
+	flows    flows     // streamed bodies in transit
+	reach    *reach
 	local    *localAddrs
 
 	thinner thinner
@@ -52,10 +56,15 @@ type Transport struct {
 // is not called, call Close.
 func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	cfg = cfg.withDefaults()
+	met, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
 	t := &Transport{
-		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger,
+		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger, met: met,
 		group: newTaskGroup(), opened: make(chan struct{}),
 		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock), events: newEventQueue(cfg),
+		puncher: newPuncher(), seen: newObserved(),
 	}
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
 	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members}
@@ -63,12 +72,12 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t.redialer = &redialer{
 		self: t.self, cfg: cfg, log: t.log, peers: t.peers, members: t.members, dialer: t.dialer, find: t.FindAddrs, wake: make(chan struct{}, 1),
 	}
-	var err error
-	if t.met, err = newMetrics(cfg.Registerer); err != nil {
-		return nil, fmt.Errorf("transport: %w", err)
+	t.reserver = &reserver{
+		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
+		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation),
 	}
-	t.reach = newReach(t.met)
-	t.reach.flows.mono, t.reach.flows.met, t.reach.flows.emit = cfg.Clock.Mono, t.met, t.events.emit
+	t.reach = &reach{reserver: t.reserver, served: &relayCounters{total: met.relayed}}
+	t.flows.mono, t.flows.met, t.flows.emit = cfg.Clock.Mono, met, t.events.emit
 	t.local = newLocalAddrs(cfg)
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
@@ -76,7 +85,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t.relays.book, t.dialer.host = t.host.Peerstore(), t.host
+	t.relays.book, t.dialer.host, t.reserver.host = t.host.Peerstore(), t.host, t.host
 	t.local.bound(t.host.Network().ListenAddresses())
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
@@ -210,7 +219,7 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 		return
 	}
 	delete(t.peers.conns, raw)
-	t.reach.seen.drop(raw)
+	t.seen.drop(raw)
 	close(c.gone)
 	t.leave(c)
 }
