@@ -137,7 +137,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 				c.meter.addRTT(rtt)
 			}
 			c.work.atLastPong.Store(c.work.received.Load())
-			t.pongClock(c, m.GetTimestamp(), rtt)
+			t.greeter.pongClock(c, m.GetTimestamp(), rtt)
 		}
 	case proto.TypeStarted:
 		r := new(proto.Receipts)
@@ -169,7 +169,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if err := proto.DecodeKnown(m.GetPayload(), h); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		return t.admitHello(c, h)
+		return t.greeter.admitHello(c, h)
 	default:
 		if !unknown(m.GetType()) {
 			return fmt.Errorf("%w: message type %d on a ctl stream", ErrProtocol, m.GetType())

@@ -16,6 +16,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
+// A greeter exchanges the hellos of connections.
+type greeter struct {
+	self    proto.PeerID
+	gate    Gate
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	peers   *peerTable
+	members *members
+	addrs   func() []string         // of this node
+	joined  func(*peerState, *conn) // handles a connection that is verified; called with the mu of peers held
+
+	refusals refusalLog
+}
+
 // A RefusedError reports that one side of a connection rejects the other.
 type RefusedError struct {
 	Peer   proto.PeerID // the other side
@@ -81,7 +96,7 @@ type refusalKey struct{ who, why string }
 // logNoHello logs that c closes without a hello. A foreign mesh on the LAN and a revoked
 // node retry forever, with many connections; a stranger can create any number of keys, so
 // inbound connections are identified by address.
-func (t *Transport) logNoHello(c *conn, err error) {
+func (g *greeter) logNoHello(c *conn, err error) {
 	why := err.Error()
 	if r, ok := errors.AsType[*RefusedError](err); ok {
 		why = r.Reason
@@ -91,10 +106,10 @@ func (t *Transport) logNoHello(c *conn, err error) {
 		who = originOf(c.raw.RemoteMultiaddr())
 	}
 	level := slog.LevelInfo
-	if !t.refusals.first(refusalKey{who, why}, t.cfg.Clock.Mono()) {
+	if !g.refusals.first(refusalKey{who, why}, g.cfg.Clock.Mono()) {
 		level = slog.LevelDebug
 	}
-	t.log.Log(context.Background(), level, "no hello", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
+	g.log.Log(context.Background(), level, "no hello", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 }
 
 // A refusalLog records recently logged refusals.
@@ -126,59 +141,17 @@ const reasonNoMesh = "this node is in no mesh yet"
 // maxReason bounds the reason sent with a refusal.
 const maxReason = 256
 
-// initiateHello sends the first hello, as the side that dialed, and serves the ctl stream
-// until the connection closes.
-func (t *Transport) initiateHello(ctx context.Context, c *conn) {
-	var h *proto.Hello
-	s, err := openStream(ctx, c, streamCtl, proto.MaxControl, t.cfg.Timing)
-	if err == nil {
-		defer s.unblock(ctx)()
-		h, err = t.exchangeHellos(s, true)
-	}
-	if c.yielded.Load() { // the other side's hello is used instead
-		if s != nil {
-			s.Reset()
-		}
-		return
-	}
-	t.finishHello(ctx, c, s, h, err)
-}
-
-// respondHello answers the other side's hello.
-func (t *Transport) respondHello(ctx context.Context, c *conn, s *stream) {
-	defer s.unblock(ctx)()
-	h, err := t.exchangeHellos(s, false)
-	t.finishHello(ctx, c, s, h, err)
-}
-
-// finishHello completes the hello and, if it succeeded, serves the connection.
-func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
-	switch {
-	case !t.endHello(c, h, err):
-		err = fmt.Errorf("%w: a second hello", ErrProtocol)
-	case err == nil:
-		t.identify(c)
-		err = t.serveCtl(ctx, c, s)
-		t.noteRefusal(c, err)
-	}
-	if errors.Is(err, ErrProtocol) {
-		t.offend(c.peer, "ctl", err)
-	}
-	t.log.Debug("connection closed", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
-	c.raw.Close()
-}
-
 // noteRefusal records why a verified connection ended if one side refuses the other: the
 // dialing side decides only after this one has verified it.
-func (t *Transport) noteRefusal(c *conn, err error) {
+func (g *greeter) noteRefusal(c *conn, err error) {
 	r, ok := errors.AsType[*RefusedError](err)
 	if !ok {
 		return
 	}
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	if n := t.peers.byID[c.peer]; n != nil {
-		n.lastErr, n.failedAt = r, t.cfg.Clock.Now()
+	g.peers.mu.Lock()
+	defer g.peers.mu.Unlock()
+	if n := g.peers.byID[c.peer]; n != nil {
+		n.lastErr, n.failedAt = r, g.cfg.Clock.Now()
 	}
 }
 
@@ -186,22 +159,22 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 // peer. Over a link that is full the hellos take ten seconds and more, and a handshake that was for
 // nothing keeps it full. A TCP connection that was punched may exist on one side only, and while
 // it is there it is in the way of the next attempt: it ends early.
-func (t *Transport) helloTime(c *conn) time.Duration {
-	most := 3 * t.cfg.Timing.Hello
-	if (!c.direct() || c.network() != "tcp") && t.members.isKnown(c.peer) {
+func (g *greeter) helloTime(c *conn) time.Duration {
+	most := 3 * g.cfg.Timing.Hello
+	if (!c.direct() || c.network() != "tcp") && g.members.isKnown(c.peer) {
 		return most
 	}
-	return min(t.cfg.Timing.Hello+2*c.longestRTT(), most)
+	return min(g.cfg.Timing.Hello+2*c.longestRTT(), most)
 }
 
 // exchangeHellos exchanges the hellos over s within the time limit for both, and returns
 // the other side's.
-func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
-	if err := s.SetDeadline(time.Now().Add(t.helloTime(s.conn))); err != nil {
+func (g *greeter) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
+	if err := s.SetDeadline(time.Now().Add(g.helloTime(s.conn))); err != nil {
 		return nil, err
 	}
 	if first {
-		if err := t.sendFirstHello(s); err != nil {
+		if err := g.sendFirstHello(s); err != nil {
 			return nil, err
 		}
 	}
@@ -212,16 +185,16 @@ func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) 
 		s.conn.helloRTT = s.conn.clock.Mono() - sent
 	}
 	if err == nil && !first && len(h.GetChallenge()) > 0 {
-		h, err = t.answerChallenge(s, h)
+		h, err = g.answerChallenge(s, h)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if reason := t.admitHello(s.conn, h); reason != nil {
-		return nil, t.refuse(s, reason)
+	if reason := g.admitHello(s.conn, h); reason != nil {
+		return nil, g.refuse(s, reason)
 	}
 	if !first {
-		if err := t.sendHello(s, nil); err != nil {
+		if err := g.sendHello(s, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -230,36 +203,36 @@ func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) 
 
 // sendFirstHello sends the first hello. An unknown peer must first prove that it belongs
 // to this mesh.
-func (t *Transport) sendFirstHello(s *stream) error {
-	if t.gate.Hello() == nil {
+func (g *greeter) sendFirstHello(s *stream) error {
+	if g.gate.Hello() == nil {
 		return errNoMember
 	}
-	if !t.members.isKnown(s.conn.peer) {
-		if err := t.challenge(s); err != nil {
+	if !g.members.isKnown(s.conn.peer) {
+		if err := g.challenge(s); err != nil {
 			return err
 		}
 	}
-	return t.sendHello(s, nil)
+	return g.sendHello(s, nil)
 }
 
 // sendHello sends this node's hello, or the reason for a refusal.
-func (t *Transport) sendHello(s *stream, reason error) error {
+func (g *greeter) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.members.revocationOf(s.conn.peer)}
+		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: g.members.revocationOf(s.conn.peer)}
 		if strings.Contains(r.Reason, identity.CompareClocks) { // it has shown a genuine certificate
-			h.ClockMs = t.cfg.Clock.Now().UnixMilli()
+			h.ClockMs = g.cfg.Clock.Now().UnixMilli()
 		}
-		return t.writeHello(s, h)
+		return g.writeHello(s, h)
 	}
-	h, err := t.ownHello()
+	h, err := g.ownHello()
 	if err != nil {
 		return err
 	}
-	return t.writeHello(s, h)
+	return g.writeHello(s, h)
 }
 
 // writeHello sends h with this protocol version.
-func (t *Transport) writeHello(s *stream, h *proto.Hello) error {
+func (g *greeter) writeHello(s *stream, h *proto.Hello) error {
 	m, err := helloMessage(h)
 	if err != nil {
 		return err
@@ -273,14 +246,14 @@ func (t *Transport) writeHello(s *stream, h *proto.Hello) error {
 }
 
 // ownHello returns this node's hello.
-func (t *Transport) ownHello() (*proto.Hello, error) {
-	h := t.gate.Hello()
+func (g *greeter) ownHello() (*proto.Hello, error) {
+	h := g.gate.Hello()
 	if h == nil {
 		return nil, errNoMember
 	}
-	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
-	h.ClockDoubted, h.ClockMs = t.cfg.Clock.Doubted(), t.cfg.Clock.Now().UnixMilli() // the doubt may end between them
-	if t.cfg.Mail != nil {
+	h.Addrs, h.Software = g.addrs(), g.cfg.Software
+	h.ClockDoubted, h.ClockMs = g.cfg.Clock.Doubted(), g.cfg.Clock.Now().UnixMilli() // the doubt may end between them
+	if g.cfg.Mail != nil {
 		h.Features = append(h.Features, proto.FeatureMail)
 	}
 	h.Addrs = h.Addrs[:min(len(h.Addrs), proto.MaxAddrs)]
@@ -320,30 +293,30 @@ func readHello(s *stream) (*proto.Hello, error) {
 }
 
 // admitHello checks the other side's hello. Its error is a RefusedError.
-func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
-	t.helloClock(c, h)
-	if err := t.precheckHello(c, h); err != nil {
+func (g *greeter) admitHello(c *conn, h *proto.Hello) error {
+	g.helloClock(c, h)
+	if err := g.precheckHello(c, h); err != nil {
 		return err
 	}
 	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), proto.MaxAddrs)
-	if err := t.gate.Admit(h, c.peer); err != nil {
+	if err := g.gate.Admit(h, c.peer); err != nil {
 		return &RefusedError{c.peer, err.Error(), false}
 	}
 	return nil
 }
 
 // precheckHello checks what needs no certificate. Its error is a RefusedError.
-func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
+func (g *greeter) precheckHello(c *conn, h *proto.Hello) error {
 	switch {
 	case h.GetRefusal() != "":
-		return t.refusalFrom(c, h)
+		return g.refusalFrom(c, h)
 	case h.GetVersion() != proto.Version:
 		return &RefusedError{c.peer, fmt.Sprintf("it uses protocol version %d, this node uses %d", h.GetVersion(), proto.Version), false}
-	case t.gate.Hello() == nil:
+	case g.gate.Hello() == nil:
 		return &RefusedError{c.peer, reasonNoMesh, false}
-	case t.members.revocationOf(c.peer) != nil:
+	case g.members.revocationOf(c.peer) != nil:
 		return &RefusedError{c.peer, reasonRevoked, false}
-	case t.gate.Blocked(c.peer):
+	case g.gate.Blocked(c.peer):
 		return &RefusedError{c.peer, "it is blocked", false}
 	}
 	return nil
@@ -351,20 +324,20 @@ func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
 
 // endHello records the result of the hello of c: err is nil if both sides accepted. It
 // returns false if there is a result already.
-func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
+func (g *greeter) endHello(c *conn, h *proto.Hello, err error) bool {
 	if c.helloDone.Swap(true) {
 		return false
 	}
 	c.hello, c.err = h, err
 	if err == nil {
 		c.measure() // so that the round trip is known at once
-		c.member.Store(t.members.activeMember(c.peer))
+		c.member.Store(g.members.activeMember(c.peer))
 	}
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
+	g.peers.mu.Lock()
+	defer g.peers.mu.Unlock()
 	close(c.ready) // under mu: a dial that it wakes must find the error
-	if n := t.peers.byID[c.peer]; n != nil && err != nil {
-		n.lastErr, n.helloErr, n.failedAt = describeHelloError(err), err, t.cfg.Clock.Now()
+	if n := g.peers.byID[c.peer]; n != nil && err != nil {
+		n.lastErr, n.helloErr, n.failedAt = describeHelloError(err), err, g.cfg.Clock.Now()
 	}
 	select {
 	case <-c.gone:
@@ -372,19 +345,19 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	default:
 	}
 	if err != nil {
-		t.met.refused.Inc()
-		t.logNoHello(c, err)
+		g.met.refused.Inc()
+		g.logNoHello(c, err)
 		return true
 	}
-	n := t.peers.get(c.peer)
+	n := g.peers.get(c.peer)
 	n.clock = c.told
-	t.join(n, c)
+	g.joined(n, c)
 	return true
 }
 
 // expectHello closes an inbound connection without a timely hello.
-func (t *Transport) expectHello(ctx context.Context, c *conn) {
-	timer := time.NewTimer(t.helloTime(c))
+func (g *greeter) expectHello(ctx context.Context, c *conn) {
+	timer := time.NewTimer(g.helloTime(c))
 	defer timer.Stop()
 	select {
 	case <-c.ready:
@@ -392,8 +365,42 @@ func (t *Transport) expectHello(ctx context.Context, c *conn) {
 	case <-ctx.Done():
 	case <-timer.C:
 		if !c.joining.Load() {
-			t.logNoHello(c, errNoHello)
+			g.logNoHello(c, errNoHello)
 			c.raw.Close()
+		}
+	}
+}
+
+// awaitVerified waits for the hello of c, which a stream may overtake.
+func (g *greeter) awaitVerified(ctx context.Context, c *conn) bool {
+	timer := time.NewTimer(g.helloTime(c))
+	defer timer.Stop()
+	select {
+	case <-c.ready:
+	case <-c.gone:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return c.verified()
+}
+
+// sendHellos sends the hello again on the connections for which the function returns true.
+func (g *greeter) sendHellos(which func(*conn) bool) {
+	h, err := g.ownHello()
+	if err != nil {
+		return
+	}
+	m, err := helloMessage(h)
+	if err != nil {
+		return // not in a mesh yet
+	}
+	g.peers.mu.Lock()
+	defer g.peers.mu.Unlock()
+	for _, n := range g.peers.byID {
+		for _, c := range n.conns {
+			if which(c) {
+				c.queueCtl(m)
+			}
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.endHello(c, nil, refused)
+		g.greeter.endHello(c, nil, refused)
 	}()
 	for !c.helloDone.Load() {
 		runtime.Gosched()

@@ -377,7 +377,7 @@ func TestSecondHello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := b.exchangeHellos(s, true); err == nil {
+		if h, err := b.greeter.exchangeHellos(s, true); err == nil {
 			t.Errorf("a second hello was answered with %v", h)
 		}
 		raw.Reset()

@@ -28,32 +28,32 @@ func (p peerClock) ahead(c clock.Clock) time.Duration {
 
 // helloClock takes the clock in a hello. The answer to the first hello took a round trip;
 // how long a hello that was not asked for took is unknown until the first PONG.
-func (t *Transport) helloClock(c *conn, h *proto.Hello) {
+func (g *greeter) helloClock(c *conn, h *proto.Hello) {
 	if ms := h.GetClockMs(); ms != 0 {
 		rtt := max(time.Duration(c.rtt.Load()), c.helloRTT)
-		t.readClock(c, peerClock{wall: time.UnixMilli(ms), doubted: h.GetClockDoubted()}, rtt)
+		g.readClock(c, peerClock{wall: time.UnixMilli(ms), doubted: h.GetClockDoubted()}, rtt)
 	}
 }
 
 // pongClock takes a member's clock from its PONG.
-func (t *Transport) pongClock(c *conn, stamp int64, rtt time.Duration) {
+func (g *greeter) pongClock(c *conn, stamp int64, rtt time.Duration) {
 	if stamp <= 0 || rtt >= maxClockRTT || !c.verified() {
 		return
 	}
-	t.readClock(c, peerClock{wall: time.Unix(0, stamp)}, rtt)
-	if t.cfg.PeerClock != nil {
-		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
+	g.readClock(c, peerClock{wall: time.Unix(0, stamp)}, rtt)
+	if g.cfg.PeerClock != nil {
+		g.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
 	}
 }
 
 // readClock stores what the peer's clock shows, as told half a round trip ago. The clocks
 // of strangers are kept as long as their connection.
-func (t *Transport) readClock(c *conn, told peerClock, rtt time.Duration) {
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	told.wall, told.at = told.wall.Add(rtt/2), t.cfg.Clock.Boot()
+func (g *greeter) readClock(c *conn, told peerClock, rtt time.Duration) {
+	g.peers.mu.Lock()
+	defer g.peers.mu.Unlock()
+	told.wall, told.at = told.wall.Add(rtt/2), g.cfg.Clock.Boot()
 	c.told = told
-	if n := t.peers.byID[c.peer]; n != nil {
+	if n := g.peers.byID[c.peer]; n != nil {
 		n.clock = c.told
 	}
 }

@@ -15,6 +15,7 @@ func TestClockOfAPeer(t *testing.T) {
 	c := &conn{peer: proto.PeerID{1}}
 	tr := &Transport{cfg: Config{Clock: wall.Clock()}, peers: newPeerTable(wall.Clock())}
 	tr.peers.get(c.peer)
+	tr.greeter = &greeter{cfg: tr.cfg, peers: tr.peers}
 	expect := func(want time.Duration, relied bool) {
 		t.Helper()
 		if shown := tr.peers.byID[c.peer].status(wall.Clock()).Clock; shown != want {
@@ -26,10 +27,10 @@ func TestClockOfAPeer(t *testing.T) {
 	}
 	expect(0, false)
 	hello := &proto.Hello{ClockMs: wall.Clock().Now().Add(time.Minute).UnixMilli(), ClockDoubted: true}
-	tr.helloClock(c, hello)
+	tr.greeter.helloClock(c, hello)
 	expect(time.Minute, false)
 	hello.ClockDoubted = false
-	tr.helloClock(c, hello)
+	tr.greeter.helloClock(c, hello)
 	expect(time.Minute, true)
 	wall.Suspend(8 * time.Hour)
 	expect(time.Minute, true)

@@ -127,7 +127,7 @@ func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stre
 		s.oneName = true
 		return s, true
 	}
-	half := t.helloTime(c) / 2
+	half := t.greeter.helloTime(c) / 2
 	// The first versions request to join only after identify has ended, and do not wait
 	// long for that.
 	if joins := !c.helloEndsWithin(half) && name == identify.ID && !c.hasCtl.Load(); joins {

@@ -39,10 +39,10 @@ func prove(tag string, dialer, dialed proto.PeerID, challenge []byte) []byte {
 }
 
 // challenge asks the other side to prove that it belongs to this mesh.
-func (t *Transport) challenge(s *stream) error {
+func (g *greeter) challenge(s *stream) error {
 	nonce := make([]byte, proofSize)
 	rand.Read(nonce)
-	if err := t.writeHello(s, &proto.Hello{Challenge: nonce}); err != nil {
+	if err := g.writeHello(s, &proto.Hello{Challenge: nonce}); err != nil {
 		return err
 	}
 	h, err := readHello(s)
@@ -50,24 +50,24 @@ func (t *Transport) challenge(s *stream) error {
 	case err != nil:
 		return err
 	case h.GetRefusal() != "":
-		return t.refusalFrom(s.conn, h)
-	case hmac.Equal(h.GetProof(), prove(t.cfg.MeshTag, t.self, s.conn.peer, nonce)):
+		return g.refusalFrom(s.conn, h)
+	case hmac.Equal(h.GetProof(), prove(g.cfg.MeshTag, g.self, s.conn.peer, nonce)):
 		return nil
 	}
-	return t.refuse(s, &RefusedError{s.conn.peer, reasonNoProof, false})
+	return g.refuse(s, &RefusedError{s.conn.peer, reasonNoProof, false})
 }
 
 // answerChallenge proves that this node belongs to the mesh, and returns the hello that
 // follows.
-func (t *Transport) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, error) {
-	if reason := t.precheckHello(s.conn, h); reason != nil {
-		return nil, t.refuse(s, reason)
+func (g *greeter) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, error) {
+	if reason := g.precheckHello(s.conn, h); reason != nil {
+		return nil, g.refuse(s, reason)
 	}
 	if len(h.GetChallenge()) != proofSize {
 		return nil, fmt.Errorf("%w: challenge of %d bytes", ErrProtocol, len(h.GetChallenge()))
 	}
-	proof := prove(t.cfg.MeshTag, s.conn.peer, t.self, h.GetChallenge())
-	if err := t.writeHello(s, &proto.Hello{Proof: proof}); err != nil {
+	proof := prove(g.cfg.MeshTag, s.conn.peer, g.self, h.GetChallenge())
+	if err := g.writeHello(s, &proto.Hello{Proof: proof}); err != nil {
 		return nil, err
 	}
 	h, err := readHello(s)
@@ -78,11 +78,11 @@ func (t *Transport) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, er
 }
 
 // refuse sends the other side the reason for a refusal, and returns it.
-func (t *Transport) refuse(s *stream, reason error) error {
+func (g *greeter) refuse(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok && r.Theirs {
 		return reason // the other side knows
 	}
-	err := t.sendHello(s, reason)
+	err := g.sendHello(s, reason)
 	if err == nil {
 		// the other side closes after reading the reason
 		s.CloseWrite()

@@ -160,7 +160,7 @@ func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.
 	t.peers.mu.Lock()
 	c := t.peers.conns[raw]
 	t.peers.mu.Unlock()
-	if c == nil || !t.awaitVerified(ctx, c) || !t.seen.add(raw, at) {
+	if c == nil || !t.greeter.awaitVerified(ctx, c) || !t.seen.add(raw, at) {
 		return
 	}
 	if err := t.startPunching(at); err != nil {

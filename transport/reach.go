@@ -92,33 +92,12 @@ func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
 
 // BroadcastHello sends the hello again to all peers: the certificate, the key record or
 // the addresses have changed.
-func (t *Transport) BroadcastHello() { t.sendHellos(func(*conn) bool { return true }) }
+func (t *Transport) BroadcastHello() { t.greeter.sendHellos(func(*conn) bool { return true }) }
 
 // tellRelays sends the hello again because the relays have changed. Gossip tells them to all:
 // only who is connected through a relay must know at once. Hellos to all, because of what a
 // narrow link loses, would be the next that it loses.
 func (t *Transport) tellRelays() {
 	gossip := t.disc.topic.Load() != nil
-	t.sendHellos(func(c *conn) bool { return !gossip || !c.direct() })
-}
-
-// sendHellos sends the hello again on the connections for which the function returns true.
-func (t *Transport) sendHellos(which func(*conn) bool) {
-	h, err := t.ownHello()
-	if err != nil {
-		return
-	}
-	m, err := helloMessage(h)
-	if err != nil {
-		return // not in a mesh yet
-	}
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	for _, n := range t.peers.byID {
-		for _, c := range n.conns {
-			if which(c) {
-				c.queueCtl(m)
-			}
-		}
-	}
+	t.greeter.sendHellos(func(c *conn) bool { return !gossip || !c.direct() })
 }

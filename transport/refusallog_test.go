@@ -19,11 +19,11 @@ import (
 func TestRepeatedRefusalsAreLoggedOnce(t *testing.T) {
 	g := newSlotCase(nil)
 	var out bytes.Buffer
-	g.log = slog.New(slog.NewTextHandler(&out, nil))
+	g.greeter.log = slog.New(slog.NewTextHandler(&out, nil))
 	knock := func(from string, why error) {
 		g.next++
 		raw := &fakeConn{from: ma.StringCast(from)}
-		g.logNoHello(newConn(raw, proto.PeerID{g.next}, g.cfg.Clock), why)
+		g.greeter.logNoHello(newConn(raw, proto.PeerID{g.next}, g.cfg.Clock), why)
 	}
 	lines := func(when string, want int) {
 		t.Helper()

@@ -205,7 +205,7 @@ func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn 
 		}
 	}
 	t.peers.mu.Unlock()
-	if c == nil || !t.awaitVerified(ctx, c) {
+	if c == nil || !t.greeter.awaitVerified(ctx, c) {
 		return nil
 	}
 	return c

@@ -28,13 +28,13 @@ const revokedRedial = time.Hour
 
 // refusalFrom returns the refusal in h, from the other side of c. It stores a revocation
 // contained in it.
-func (t *Transport) refusalFrom(c *conn, h *proto.Hello) *RefusedError {
-	if s := h.GetRevocation(); s != nil && !t.members.selfRevoked() {
-		if j, ok := t.gate.(revocationChecker); ok {
+func (g *greeter) refusalFrom(c *conn, h *proto.Hello) *RefusedError {
+	if s := h.GetRevocation(); s != nil && !g.members.selfRevoked() {
+		if j, ok := g.gate.(revocationChecker); ok {
 			if err := j.SelfRevoked(s); err != nil {
-				t.log.Debug("invalid revocation presented", "peer", c.peer, "why", err)
+				g.log.Debug("invalid revocation presented", "peer", c.peer, "why", err)
 			} else {
-				t.log.Error("this node's membership was revoked: nothing is sent or accepted anymore, and peers are dialed once an hour; join again with a new key, in another folder", "told_by", c.peer)
+				g.log.Error("this node's membership was revoked: nothing is sent or accepted anymore, and peers are dialed once an hour; join again with a new key, in another folder", "told_by", c.peer)
 			}
 		}
 	}

@@ -38,6 +38,7 @@ func newSlotCase(j Joiner) *slotCase {
 		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), peers: newPeerTable(g.clk.Clock()), rates: newRates(admit.Limits{}, g.clk.Clock()),
 	}
 	g.members = &members{peers: g.peers}
+	g.greeter = &greeter{cfg: g.cfg, peers: g.peers, members: g.members}
 	return g
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -32,6 +31,7 @@ type Transport struct {
 	peers    *peerTable
 	rates    *rates
 	events   *eventQueue
+	greeter  *greeter
 	dialer   *dialer
 	redialer *redialer
 	reserver *reserver
@@ -48,8 +48,7 @@ type Transport struct {
 	running atomic.Bool   // Run is running: connections are accepted
 	opened  chan struct{} // closed when Run has started, or failed to
 
-	disc     discovery
-	refusals refusalLog
+	disc discovery
 }
 
 // New returns a transport that listens but admits no one before [Transport.Run]. If Run
@@ -67,6 +66,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		puncher: newPuncher(), seen: newObserved(),
 	}
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
+	t.greeter = &greeter{self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, members: t.members, addrs: t.Addrs, joined: t.join}
 	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members}
 	t.dialer = &dialer{self: t.self, gate: gate, timing: cfg.Timing, peers: t.peers, relays: t.relays, opened: t.opened}
 	t.redialer = &redialer{
@@ -203,7 +203,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		t.met.refused.Inc()
 		t.group.start(func(context.Context) { raw.CloseWithError(network.ConnRateLimited) })
 	case c.inbound:
-		t.group.start(func(ctx context.Context) { t.expectHello(ctx, c) })
+		t.group.start(func(ctx context.Context) { t.greeter.expectHello(ctx, c) })
 	case t.peers.joining[p] == 0:
 		c.hasCtl.Store(true)
 		t.group.start(func(ctx context.Context) { t.initiateHello(ctx, c) })
@@ -232,7 +232,7 @@ func (t *Transport) handleCtl(raw network.Stream) {
 	case c != nil && !c.inbound && c.hasCtl.Load():
 		if comparePeers(t.self, c.peer) < 0 {
 			t.group.start(func(ctx context.Context) { // this node's stream is used
-				t.awaitVerified(ctx, c)
+				t.greeter.awaitVerified(ctx, c)
 				raw.Reset()
 			})
 			return
@@ -288,7 +288,7 @@ func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) ne
 		}
 		c.waiting.Add(1)
 		ok := t.group.start(func(ctx context.Context) {
-			verified := t.awaitVerified(ctx, c)
+			verified := t.greeter.awaitVerified(ctx, c)
 			c.waiting.Add(-1)
 			if !verified {
 				raw.Reset()
@@ -304,19 +304,6 @@ func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) ne
 
 // maxWaiting bounds the streams of one connection that wait for its hello.
 const maxWaiting = 16
-
-// awaitVerified waits for the hello of c, which a stream may overtake.
-func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
-	timer := time.NewTimer(t.helloTime(c))
-	defer timer.Stop()
-	select {
-	case <-c.ready:
-	case <-c.gone:
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	return c.verified()
-}
 
 // streamEnded handles the end of a stream of p. An error that no honest node causes
 // counts as an offense.
@@ -354,4 +341,46 @@ func (t *Transport) offend(p proto.PeerID, stream string, err error) {
 	if banned {
 		t.host.Network().ClosePeer(toLibp2p(p))
 	}
+}
+
+// initiateHello sends the first hello, as the side that dialed, and serves the ctl stream
+// until the connection closes.
+func (t *Transport) initiateHello(ctx context.Context, c *conn) {
+	var h *proto.Hello
+	s, err := openStream(ctx, c, streamCtl, proto.MaxControl, t.cfg.Timing)
+	if err == nil {
+		defer s.unblock(ctx)()
+		h, err = t.greeter.exchangeHellos(s, true)
+	}
+	if c.yielded.Load() { // the other side's hello is used instead
+		if s != nil {
+			s.Reset()
+		}
+		return
+	}
+	t.finishHello(ctx, c, s, h, err)
+}
+
+// respondHello answers the other side's hello.
+func (t *Transport) respondHello(ctx context.Context, c *conn, s *stream) {
+	defer s.unblock(ctx)()
+	h, err := t.greeter.exchangeHellos(s, false)
+	t.finishHello(ctx, c, s, h, err)
+}
+
+// finishHello completes the hello and, if it succeeded, serves the connection.
+func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
+	switch {
+	case !t.greeter.endHello(c, h, err):
+		err = fmt.Errorf("%w: a second hello", ErrProtocol)
+	case err == nil:
+		t.identify(c)
+		err = t.serveCtl(ctx, c, s)
+		t.greeter.noteRefusal(c, err)
+	}
+	if errors.Is(err, ErrProtocol) {
+		t.offend(c.peer, "ctl", err)
+	}
+	t.log.Debug("connection closed", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
+	c.raw.Close()
 }
