@@ -96,5 +96,5 @@ func (t *Transport) addressesChanged() {
 	t.peers.mu.Unlock()
 	notify(t.redialer.wake)
 	t.reserver.refresh()
-	t.wakeUpgrades()
+	t.peers.wakeUpgrades()
 }

@@ -152,3 +152,17 @@ func socketOf(s string, network int) (ip netip.Addr, port string, ok bool) {
 	ip, ok = netip.AddrFromSlice(std)
 	return ip.Unmap(), port, ok
 }
+
+// nat returns the apparent kind of NAT in front of this node.
+func (pu *puncher) nat() NAT {
+	var own []netip.Addr
+	if addrs, err := pu.host.Network().InterfaceListenAddresses(); err == nil {
+		for _, a := range addrs {
+			if std, err := manet.ToIP(a); err == nil {
+				ip, _ := netip.AddrFromSlice(std)
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	return guessNAT(pu.seen.list(), own)
+}

@@ -2,11 +2,8 @@ package transport
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"time"
-
-	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
@@ -164,13 +161,13 @@ type RelayService struct {
 func (t *Transport) Reach() Reach {
 	r := Reach{
 		Listen: addrStrings(slices.DeleteFunc(t.host.Network().ListenAddresses(), isCircuit)), Addrs: t.Addrs(),
-		Observed: t.seen.list(), Mapped: addrStrings(t.reach.mapped()),
+		Observed: t.puncher.seen.list(), Mapped: addrStrings(t.reach.mapped()),
 		Service: RelayService{
 			On: t.cfg.Relay, Reservations: int(t.reach.served.reservations.Load()),
 			Circuits: int(t.reach.served.circuits.Load()), Bytes: t.reach.served.bytes.Load(),
 		},
 	}
-	r.NAT = t.nat()
+	r.NAT = t.puncher.nat()
 	held := t.reserver.reservations()
 	var demand relayDemand
 	if len(held) > 0 { // gossip runs
@@ -193,18 +190,4 @@ func (t *Transport) Reach() Reach {
 		r.Reachable, r.Unreachable = addrStrings(yes), addrStrings(no)
 	}
 	return r
-}
-
-// nat returns the apparent kind of NAT in front of this node.
-func (t *Transport) nat() NAT {
-	var own []netip.Addr
-	if addrs, err := t.host.Network().InterfaceListenAddresses(); err == nil {
-		for _, a := range addrs {
-			if std, err := manet.ToIP(a); err == nil {
-				ip, _ := netip.AddrFromSlice(std)
-				own = append(own, ip.Unmap())
-			}
-		}
-	}
-	return guessNAT(t.seen.list(), own)
 }

@@ -317,7 +317,7 @@ func TestPunchHistory(t *testing.T) {
 		cfg.Observe = func(e Event) { events <- e }
 	})
 	p := newTestKeys(2).Peer()
-	trace := punchTracer{a.Transport}
+	trace := punchTracer{a.puncher}
 	trace.Trace(&holepunch.Event{Remote: a.host.ID(), Evt: &holepunch.ProtocolErrorEvt{Error: "self"}})
 	trace.Trace(&holepunch.Event{Remote: "x", Evt: &holepunch.ProtocolErrorEvt{Error: "nobody"}})
 	for i := range 20 {

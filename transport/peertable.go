@@ -239,3 +239,14 @@ func (pt *peerTable) closeCircuits(n *peerState, r proto.PeerID) {
 		}
 	}
 }
+
+// wakeUpgrades makes all upgrades try a direct path at once.
+func (pt *peerTable) wakeUpgrades() {
+	pt.mu.Lock()
+	defer pt.mu.Unlock()
+	for _, n := range pt.byID {
+		if n.upgrading {
+			notify(n.wake)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -42,8 +43,24 @@ type Punch struct {
 	Detail string // why it failed, or how it succeeded
 }
 
-// A puncher runs libp2p's hole punching, initiated by this node and for members only.
+// A puncher seeks direct paths: by libp2p's hole punching, initiated by this node and for
+// members only, and by plain addresses. It learns how others see this node.
 type puncher struct {
+	self     proto.PeerID
+	host     host.Host
+	cfg      Config
+	log      *slog.Logger
+	met      *metrics
+	group    *taskGroup
+	peers    *peerTable
+	members  *members
+	greeter  *greeter
+	dialer   *dialer
+	redialer *redialer
+	emit     func(Event)
+	guard    func(network.StreamHandler) network.StreamHandler // serves members only
+
+	seen  *observed     // addresses of this node
 	slots chan struct{} // held by each attempt
 
 	mu      sync.Mutex
@@ -52,13 +69,12 @@ type puncher struct {
 	history map[proto.PeerID][]Punch
 }
 
-func newPuncher() *puncher {
-	return &puncher{slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch)}
-}
-
 // A punchHost is the host as the hole puncher sees it. It serves only members and
 // initiates nothing: [Transport.upgrade] decides when to try.
-type punchHost struct{ guardedHost }
+type punchHost struct {
+	guardedHost
+	puncher *puncher
+}
 
 // Network returns a network without connection notifications.
 func (h *punchHost) Network() network.Network { return quietNetwork{h.Host.Network()} }
@@ -75,7 +91,7 @@ func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
 	if !ok {
 		return errors.New("plain addresses are dialed elsewhere")
 	}
-	if pi.Addrs = plausible(h.t.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
+	if pi.Addrs = plausible(h.puncher.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
 		return errors.New("the other side announced no usable address")
 	}
 	return describeDialError(h.punchQUICFirst(ctx, pi, dials, why))
@@ -89,14 +105,14 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 	if err != nil {
 		return err
 	}
-	rtt := h.t.peers.roundTrip(p)
+	rtt := h.puncher.peers.roundTrip(p)
 	head := min(punchDial/2, quicFirst+3*rtt)
 	waits := min(head/2, punchWait+2*rtt)
-	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.t.punchAddrs(), isQUIC) {
+	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.puncher.addrs(), isQUIC) {
 		return h.punch(ctx, pi, dials, why, waits)
 	}
 	first, cancel := context.WithTimeout(ctx, head)
-	allowTCP := h.t.dialer.quic.start(p)
+	allowTCP := h.puncher.dialer.quic.start(p)
 	err = h.punch(first, pi, dials, why, waits)
 	allowTCP()
 	cancel()
@@ -109,7 +125,7 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 // punch dials the addresses in the role that the NAT of this node asks for; while that is
 // unknown it does not dial at first, for so long.
 func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string, waits time.Duration) error {
-	nat := h.t.nat()
+	nat := h.puncher.nat()
 	if dials || nat == NATCone || nat == NATNone {
 		return h.Host.Connect(ctx, pi)
 	}
@@ -129,16 +145,16 @@ type quietNetwork struct{ network.Network }
 func (quietNetwork) Notify(network.Notifiee)     {}
 func (quietNetwork) StopNotify(network.Notifiee) {}
 
-// watchObserved learns this node's addresses as seen by members, and starts hole punching
+// run learns this node's addresses as seen by members, and starts hole punching
 // after the first one. It runs until ctx is done.
-func (t *Transport) watchObserved(ctx context.Context) {
-	sub, err := t.host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
+func (pu *puncher) run(ctx context.Context) {
+	sub, err := pu.host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
 	if err != nil {
-		t.log.Warn("observed addresses are not available", "why", err)
+		pu.log.Warn("observed addresses are not available", "why", err)
 		return
 	}
 	defer sub.Close()
-	defer t.stopPunching()
+	defer pu.stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -148,7 +164,7 @@ func (t *Transport) watchObserved(ctx context.Context) {
 				return
 			}
 			if seen, ok := e.(event.EvtPeerIdentificationCompleted); ok {
-				t.group.start(func(ctx context.Context) { t.addObservation(ctx, seen.Conn, seen.ObservedAddr) })
+				pu.group.start(func(ctx context.Context) { pu.addObservation(ctx, seen.Conn, seen.ObservedAddr) })
 			}
 		}
 	}
@@ -156,71 +172,69 @@ func (t *Transport) watchObserved(ctx context.Context) {
 
 // addObservation handles this node's address as seen by the other end of raw, after both
 // hellos: observations by strangers are ignored.
-func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
-	t.peers.mu.Lock()
-	c := t.peers.conns[raw]
-	t.peers.mu.Unlock()
-	if c == nil || !t.greeter.awaitVerified(ctx, c) || !t.seen.add(raw, at) {
+func (pu *puncher) addObservation(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
+	pu.peers.mu.Lock()
+	c := pu.peers.conns[raw]
+	pu.peers.mu.Unlock()
+	if c == nil || !pu.greeter.awaitVerified(ctx, c) || !pu.seen.add(raw, at) {
 		return
 	}
-	if err := t.startPunching(at); err != nil {
-		t.log.Warn("hole punching is not available", "why", err)
+	if err := pu.start(at); err != nil {
+		pu.log.Warn("hole punching is not available", "why", err)
 	}
-	t.wakeUpgrades()
+	pu.peers.wakeUpgrades()
 }
 
-// startPunching starts hole punching. first is the first observed address.
-func (t *Transport) startPunching(first ma.Multiaddr) error {
-	p := t.puncher
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.service != nil || p.ended {
+// start starts hole punching. first is the first observed address.
+func (pu *puncher) start(first ma.Multiaddr) error {
+	pu.mu.Lock()
+	defer pu.mu.Unlock()
+	if pu.service != nil || pu.ended {
 		return nil
 	}
-	h, ok := t.host.(interface{ IDService() identify.IDService })
+	h, ok := pu.host.(interface{ IDService() identify.IDService })
 	if !ok {
 		return errors.New("the host has no identify service")
 	}
 	addrs := func() []ma.Multiaddr {
-		if a := t.punchAddrs(); len(a) > 0 {
+		if a := pu.addrs(); len(a) > 0 {
 			return a
 		}
 		return []ma.Multiaddr{first}
 	}
-	s, err := holepunch.NewService(&punchHost{guardedHost{t.host, t}}, h.IDService(), addrs,
-		holepunch.DirectDialTimeout(punchDial), holepunch.WithTracer(punchTracer{t}))
+	s, err := holepunch.NewService(&punchHost{guardedHost{pu.host, pu.guard}, pu}, h.IDService(), addrs,
+		holepunch.DirectDialTimeout(punchDial), holepunch.WithTracer(punchTracer{pu}))
 	if err != nil {
 		return err
 	}
 	// The service finds its address in a goroutine, and a call that waits for it blocks
 	// forever if the service is closed meanwhile. This call waits now, and fails.
-	s.DirectConnect(t.host.ID())
-	p.service = s
+	s.DirectConnect(pu.host.ID())
+	pu.service = s
 	return nil
 }
 
-func (t *Transport) stopPunching() {
-	p := t.puncher
-	p.mu.Lock()
-	s := p.service
-	p.ended = true
-	p.mu.Unlock()
+func (pu *puncher) stop() {
+	pu.mu.Lock()
+	s := pu.service
+	pu.ended = true
+	pu.mu.Unlock()
 	if s != nil {
 		s.Close()
 	}
 }
 
-// punchAddrs returns the addresses that others can punch: observed and announced ones, and
+// addrs returns the addresses that others can punch: observed and announced ones, and
 // TCP ones that are likely.
-func (t *Transport) punchAddrs() []ma.Multiaddr {
-	out := t.seen.addrs()
-	for _, s := range t.cfg.Announce {
+func (pu *puncher) addrs() []ma.Multiaddr {
+	out := pu.seen.addrs()
+	for _, s := range pu.cfg.Announce {
 		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) && !slices.ContainsFunc(out, a.Equal) {
 			out = append(out, a)
 		}
 	}
-	if t.nat() != NATNone { // otherwise its plain addresses can be dialed, over QUIC if that works
-		out = append(out, likelyTCP(out, t.host.Network().ListenAddresses())...)
+	if pu.nat() != NATNone { // otherwise its plain addresses can be dialed, over QUIC if that works
+		out = append(out, likelyTCP(out, pu.host.Network().ListenAddresses())...)
 	}
 	return out[:min(len(out), maxPunchAddrs)]
 }
@@ -261,26 +275,26 @@ func portOf(a ma.Multiaddr, protocol int) string {
 
 // A punchTracer records the results of punches, including those initiated by the other
 // side.
-type punchTracer struct{ t *Transport }
+type punchTracer struct{ puncher *puncher }
 
 // Trace handles one of libp2p's events.
 func (p punchTracer) Trace(e *holepunch.Event) {
 	id, err := fromLibp2p(e.Remote)
-	if err != nil || id == p.t.self {
+	if err != nil || id == p.puncher.self {
 		return
 	}
 	switch v := e.Evt.(type) {
 	case *holepunch.EndHolePunchEvt:
-		p.t.punched(id, Punch{OK: v.Success, Took: v.EllapsedTime, Detail: v.Error})
+		p.puncher.record(id, Punch{OK: v.Success, Took: v.EllapsedTime, Detail: v.Error})
 	case *holepunch.ProtocolErrorEvt:
-		p.t.log.Debug("the two sides did not agree on a punch", "peer", id, "why", v.Error)
-		p.t.punched(id, Punch{Detail: "the two sides did not agree on it"})
+		p.puncher.log.Debug("the two sides did not agree on a punch", "peer", id, "why", v.Error)
+		p.puncher.record(id, Punch{Detail: "the two sides did not agree on it"})
 	}
 }
 
-// punched records an attempt and reports it.
-func (t *Transport) punched(id proto.PeerID, p Punch) {
-	p.Time = t.cfg.Clock.Now()
+// record records an attempt and reports it.
+func (pu *puncher) record(id proto.PeerID, p Punch) {
+	p.Time = pu.cfg.Clock.Now()
 	p.Detail = proto.Clip(p.Detail, maxReason)
 	kind, outcome := EventPunchFailed, "failed"
 	if p.OK {
@@ -289,49 +303,13 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 			p.Detail = "through the NATs"
 		}
 	}
-	t.met.punches.WithLabelValues(outcome).Inc()
-	r := t.puncher
-	r.mu.Lock()
-	list := append(r.history[id], p)
-	r.history[id] = list[max(0, len(list)-maxPunches):]
-	r.mu.Unlock()
-	t.log.Debug("punch", "peer", id, "ok", p.OK, "took", p.Took, "detail", p.Detail)
-	t.events.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
-}
-
-// upgrade seeks a direct path to n and, until there is one, a better relay, until there
-// is no connection or ctx is done.
-func (t *Transport) upgrade(ctx context.Context, n *peerState) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wg.Go(func() { t.watchRelays(ctx, n) })
-	var next time.Duration // when a direct path is tried next
-	for tries := 0; ; {
-		t.peers.mu.Lock()
-		c := n.best()
-		if c == nil || c.direct() || ctx.Err() != nil {
-			n.upgrading = false
-			t.peers.mu.Unlock()
-			return
-		}
-		punches := slices.ContainsFunc(n.conns, func(c *conn) bool { return c.inbound && !c.direct() })
-		t.peers.mu.Unlock()
-		if now := t.cfg.Clock.Mono(); now >= next {
-			t.tryDirect(ctx, n.peer, punches)
-			next = t.cfg.Clock.Mono() + punchPauses[min(tries, len(punchPauses)-1)]
-			tries++
-		}
-		timer := time.NewTimer(min(measureEvery, next-t.cfg.Clock.Mono()))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-n.wake:
-			tries, next = 0, 0
-		}
-		timer.Stop()
-	}
+	pu.met.punches.WithLabelValues(outcome).Inc()
+	pu.mu.Lock()
+	list := append(pu.history[id], p)
+	pu.history[id] = list[max(0, len(list)-maxPunches):]
+	pu.mu.Unlock()
+	pu.log.Debug("punch", "peer", id, "ok", p.OK, "took", p.Took, "detail", p.Detail)
+	pu.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
 // tryDirect tries each way to a direct path once: a punch, initiated by the side that was
@@ -339,39 +317,38 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 // node can dial come first. Those of others must not: what arrives at a router before its
 // node has sent anything may take the port that the punch needs, if the router itself
 // accepts connections.
-func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool) {
+func (pu *puncher) tryDirect(ctx context.Context, p proto.PeerID, punches bool) {
 	select {
-	case t.puncher.slots <- struct{}{}:
-		defer func() { <-t.puncher.slots }()
+	case pu.slots <- struct{}{}:
+		defer func() { <-pu.slots }()
 	case <-ctx.Done():
 		return
 	}
-	t.redialer.end(ctx, p)
-	open := t.cfg.Open(p)
-	if open && t.dialDirect(ctx, p) == nil || punches && t.punch(p) == nil || open {
+	pu.redialer.end(ctx, p)
+	open := pu.cfg.Open(p)
+	if open && pu.dialDirect(ctx, p) == nil || punches && pu.punch(p) == nil || open {
 		return
 	}
-	if err := t.dialDirect(ctx, p); err != nil {
-		t.log.Debug("no direct path", "peer", p, "why", err)
+	if err := pu.dialDirect(ctx, p); err != nil {
+		pu.log.Debug("no direct path", "peer", p, "why", err)
 	}
 }
 
 // punch makes both sides dial each other at the same time. It returns early when Run
 // stops.
-func (t *Transport) punch(p proto.PeerID) error {
-	r := t.puncher
-	r.mu.Lock()
-	s := r.service
-	r.mu.Unlock()
-	if s == nil || len(t.punchAddrs()) == 0 {
+func (pu *puncher) punch(p proto.PeerID) error {
+	pu.mu.Lock()
+	s := pu.service
+	pu.mu.Unlock()
+	if s == nil || len(pu.addrs()) == 0 {
 		return errors.New("no address of this node has been observed yet")
 	}
 	return s.DirectConnect(toLibp2p(p))
 }
 
 // dialDirect dials the plain addresses of p.
-func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
-	list, err := parseAddrs(p, t.members.contact(p).Addrs)
+func (pu *puncher) dialDirect(ctx context.Context, p proto.PeerID) error {
+	list, err := parseAddrs(p, pu.members.contact(p).Addrs)
 	if err != nil {
 		return err
 	}
@@ -380,23 +357,12 @@ func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
 	}
 	ctx, cancel := context.WithTimeout(network.WithForceDirectDial(ctx, "away from the relay"), directDial)
 	defer cancel()
-	began := t.cfg.Clock.Mono()
-	if err := t.host.Connect(ctx, peer.AddrInfo{ID: toLibp2p(p), Addrs: list}); err != nil {
+	began := pu.cfg.Clock.Mono()
+	if err := pu.host.Connect(ctx, peer.AddrInfo{ID: toLibp2p(p), Addrs: list}); err != nil {
 		return fmt.Errorf("dial directly: %w", err)
 	}
-	t.punched(p, Punch{OK: true, Took: t.cfg.Clock.Mono() - began, Detail: "by a plain address"})
+	pu.record(p, Punch{OK: true, Took: pu.cfg.Clock.Mono() - began, Detail: "by a plain address"})
 	return nil
-}
-
-// wakeUpgrades makes all upgrades try a direct path at once.
-func (t *Transport) wakeUpgrades() {
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	for _, n := range t.peers.byID {
-		if n.upgrading {
-			notify(n.wake)
-		}
-	}
 }
 
 var _ host.Host = (*punchHost)(nil)

@@ -2,7 +2,10 @@ package transport
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 )
@@ -28,7 +31,7 @@ func (t *Transport) startReach() (stop func(), err error) {
 		stop = end
 	}
 	t.group.start(t.reserver.run)
-	t.group.start(t.watchObserved)
+	t.group.start(t.puncher.run)
 	t.group.start(t.measureAll)
 	if t.cfg.Observe != nil {
 		t.group.start(t.events.run)
@@ -100,4 +103,39 @@ func (t *Transport) BroadcastHello() { t.greeter.sendHellos(func(*conn) bool { r
 func (t *Transport) tellRelays() {
 	gossip := t.disc.topic.Load() != nil
 	t.greeter.sendHellos(func(c *conn) bool { return !gossip || !c.direct() })
+}
+
+// upgrade seeks a direct path to n and, until there is one, a better relay, until there
+// is no connection or ctx is done.
+func (t *Transport) upgrade(ctx context.Context, n *peerState) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { t.watchRelays(ctx, n) })
+	var next time.Duration // when a direct path is tried next
+	for tries := 0; ; {
+		t.peers.mu.Lock()
+		c := n.best()
+		if c == nil || c.direct() || ctx.Err() != nil {
+			n.upgrading = false
+			t.peers.mu.Unlock()
+			return
+		}
+		punches := slices.ContainsFunc(n.conns, func(c *conn) bool { return c.inbound && !c.direct() })
+		t.peers.mu.Unlock()
+		if now := t.cfg.Clock.Mono(); now >= next {
+			t.puncher.tryDirect(ctx, n.peer, punches)
+			next = t.cfg.Clock.Mono() + punchPauses[min(tries, len(punchPauses)-1)]
+			tries++
+		}
+		timer := time.NewTimer(min(measureEvery, next-t.cfg.Clock.Mono()))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-n.wake:
+			tries, next = 0, 0
+		}
+		timer.Stop()
+	}
 }

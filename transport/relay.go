@@ -29,7 +29,7 @@ func (t *Transport) startRelay() (stop func(), err error) {
 	r.BufferSize = bufferSize
 	r.MaxReservations, r.MaxReservationsPerIP, r.MaxReservationsPerASN = maxReservations, maxReservations, maxReservations
 	r.MaxCircuits = maxCircuits
-	s, err := relayv2.New(&guardedHost{t.host, t}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
+	s, err := relayv2.New(&guardedHost{t.host, t.guardMembers}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), relayv2.WithMetricsTracer(t.reach.served))
 	if err != nil {
 		return nil, fmt.Errorf("relay service: %w", err)
@@ -52,12 +52,12 @@ func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
 // stranger's stream is reset before a byte of it is read.
 type guardedHost struct {
 	host.Host
-	t *Transport
+	guard func(network.StreamHandler) network.StreamHandler // serves members only
 }
 
 // SetStreamHandler serves pid for members.
 func (h *guardedHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
-	h.Host.SetStreamHandler(pid, h.t.guardMembers(serve))
+	h.Host.SetStreamHandler(pid, h.guard(serve))
 }
 
 // relayCounters counts the relay service's work.

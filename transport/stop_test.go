@@ -44,8 +44,8 @@ func TestDialTargetsOfTwoDials(t *testing.T) {
 // again, as nothing would stop it.
 func TestNoPunchingAfterStop(t *testing.T) {
 	a := start(t, 1, nil)
-	a.stopPunching()
-	if err := a.startPunching(ma.StringCast("/ip4/192.0.2.1/udp/4001/quic-v1")); err != nil {
+	a.puncher.stop()
+	if err := a.puncher.start(ma.StringCast("/ip4/192.0.2.1/udp/4001/quic-v1")); err != nil {
 		t.Fatal(err)
 	}
 	if s := a.puncher.service; s != nil {
@@ -79,7 +79,7 @@ func TestPunchRejectsLocalAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := network.WithSimultaneousConnect(t.Context(), true, "test")
-	h := &punchHost{guardedHost{a.host, a.Transport}}
+	h := &punchHost{guardedHost{a.host, a.guardMembers}, a.puncher}
 	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
 		t.Error("connected")
 	}

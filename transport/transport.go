@@ -38,8 +38,7 @@ type Transport struct {
 	members  *members
 	relays   *relays
 	puncher  *puncher
-	seen     *observed // addresses of this node
-	flows    flows     // streamed bodies in transit
+	flows    flows // streamed bodies in transit
 	reach    *reach
 	local    *localAddrs
 
@@ -63,7 +62,6 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger, met: met,
 		group: newTaskGroup(), opened: make(chan struct{}),
 		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock), events: newEventQueue(cfg),
-		puncher: newPuncher(), seen: newObserved(),
 	}
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
 	t.greeter = &greeter{self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, members: t.members, addrs: t.Addrs, joined: t.join}
@@ -71,6 +69,11 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t.dialer = &dialer{self: t.self, gate: gate, timing: cfg.Timing, peers: t.peers, relays: t.relays, opened: t.opened}
 	t.redialer = &redialer{
 		self: t.self, cfg: cfg, log: t.log, peers: t.peers, members: t.members, dialer: t.dialer, find: t.FindAddrs, wake: make(chan struct{}, 1),
+	}
+	t.puncher = &puncher{
+		self: t.self, cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members,
+		greeter: t.greeter, dialer: t.dialer, redialer: t.redialer, emit: t.events.emit, guard: t.guardMembers,
+		seen: newObserved(), slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch),
 	}
 	t.reserver = &reserver{
 		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
@@ -85,7 +88,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t.relays.book, t.dialer.host, t.reserver.host = t.host.Peerstore(), t.host, t.host
+	t.relays.book, t.dialer.host, t.reserver.host, t.puncher.host = t.host.Peerstore(), t.host, t.host, t.host
 	t.local.bound(t.host.Network().ListenAddresses())
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
@@ -219,7 +222,7 @@ func (t *Transport) disconnected(_ network.Network, raw network.Conn) {
 		return
 	}
 	delete(t.peers.conns, raw)
-	t.seen.drop(raw)
+	t.puncher.seen.drop(raw)
 	close(c.gone)
 	t.leave(c)
 }
