@@ -2,12 +2,16 @@ package transport
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	libtransport "github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
@@ -129,4 +133,39 @@ func rankCircuits(addrs []ma.Multiaddr, behind bool, score func(proto.PeerID) fl
 		out = append(out, network.AddrDelay{Addr: r.addr, Delay: delay})
 	}
 	return out
+}
+
+// A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing
+// connections, libp2p omits every transport that calls itself a proxy, which would omit
+// another relay. And a disconnected relay is not dialed implicitly: two peers, each
+// announced behind the other, would be dialed in a loop, and neither dial would end.
+// [dialer.mayDialCircuit] decides which circuits are dialed, [dialer.connect] dials
+// relays.
+type circuitDialer struct{ *client.Client }
+
+// Proxy returns false, so that a circuit may be dialed next to another connection.
+func (circuitDialer) Proxy() bool { return false }
+
+// Dial makes a circuit to p through a connected relay.
+func (c circuitDialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (libtransport.CapableConn, error) {
+	return c.Client.Dial(network.WithNoDial(ctx, "the relay of a circuit"), a, p)
+}
+
+var _ libtransport.SkipResolver = circuitDialer{}
+
+// addCircuitDialer adds this dialer to the network of h, as libp2p's constructor adds its
+// own.
+func addCircuitDialer(h host.Host, b netStack) error {
+	c, err := client.New(h, b.upgrader)
+	if err != nil {
+		return err
+	}
+	if err := b.swarm.AddTransport(circuitDialer{c}); err != nil {
+		return err
+	}
+	if err := b.swarm.Listen(ma.StringCast("/p2p-circuit")); err != nil {
+		return err
+	}
+	c.Start()
+	return nil
 }

@@ -87,7 +87,7 @@ func (t *Transport) addressesChanged() {
 	now := t.cfg.Clock.Mono()
 	for _, n := range t.peers.byID {
 		for _, c := range n.conns {
-			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, c) })
+			t.group.start(func(ctx context.Context) { c.checkAlive(ctx, t.cfg.Timing.Busy) })
 		}
 		if len(n.conns) == 0 && !n.dial.busy && n.dial != (redialState{}) {
 			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())

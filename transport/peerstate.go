@@ -53,7 +53,7 @@ func (t *Transport) join(n *peerState, c *conn) {
 			// the peer was restarted: its old connections are gone
 			t.group.start(func(context.Context) { old.raw.Close() })
 		default:
-			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, old) })
+			t.group.start(func(ctx context.Context) { old.checkAlive(ctx, t.cfg.Timing.Busy) })
 		}
 	}
 	if c.inbound && !c.direct() && n.path != nil {
@@ -110,12 +110,12 @@ const aliveRounds = 5
 // checkAlive closes an old connection that brings nothing in answer to a PING: a peer that
 // reconnects, or this node itself, may have lost it. What comes instead may have been on its
 // way before that: then it is asked again, and in the end left to the heartbeat.
-func (t *Transport) checkAlive(ctx context.Context, c *conn) {
+func (c *conn) checkAlive(ctx context.Context, busy time.Duration) {
 	pong := make(chan time.Duration, aliveRounds)
 	for range aliveRounds {
 		before := c.heard()
 		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), pong)})
-		timer := time.NewTimer(t.cfg.Timing.Busy + 2*c.longestRTT())
+		timer := time.NewTimer(busy + 2*c.longestRTT())
 		select {
 		case <-ctx.Done():
 		case <-c.gone:

@@ -112,7 +112,7 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { t.watchRelays(ctx, n) })
+	wg.Go(func() { t.chooser.watch(ctx, n) })
 	var next time.Duration // when a direct path is tried next
 	for tries := 0; ; {
 		t.peers.mu.Lock()

@@ -24,7 +24,7 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 		return err
 	}
 	defer release()
-	t.follow(s.conn)
+	t.chooser.follow(s.conn)
 	q := newGroupBuffer()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -136,22 +136,22 @@ type trial struct {
 
 // compareRelays compares c, which is in use, with circuits through the other relays of n,
 // and moves to the best one.
-func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w *relayWatch) {
+func (rc *relayChooser) compareRelays(ctx context.Context, n *peerState, c *conn, w *relayWatch) {
 	current, ok := relayOf(c.raw.RemoteMultiaddr())
 	if !ok {
 		return
 	}
 	trials := []*trial{{relay: current, conn: c}}
-	for _, r := range t.relays.others(n.peer, current) {
+	for _, r := range rc.relays.others(n.peer, current) {
 		trials = append(trials, &trial{relay: r})
 	}
 	if len(trials) == 1 {
-		w.decide(t.cfg.Clock.Mono(), 0, false)
+		w.decide(rc.cfg.Clock.Mono(), 0, false)
 		return
 	}
 	for _, tr := range trials[1:] { // one after another: libp2p would join the dials to a peer
-		if tr.conn = t.peers.openCircuit(n, tr.relay); tr.conn == nil {
-			tr.conn = t.dialTrial(ctx, n.peer, tr.relay)
+		if tr.conn = rc.peers.openCircuit(n, tr.relay); tr.conn == nil {
+			tr.conn = rc.dialTrial(ctx, n.peer, tr.relay)
 		}
 	}
 	var wg sync.WaitGroup
@@ -159,7 +159,7 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 		if tr.conn == nil {
 			continue
 		}
-		wg.Go(func() { t.measureTrial(ctx, n, tr, tr == trials[0], w.rate) })
+		wg.Go(func() { rc.measureTrial(ctx, n, tr, tr == trials[0], w.rate) })
 	}
 	wg.Wait()
 	var best *trial
@@ -169,20 +169,20 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 		}
 	}
 	if best == nil {
-		w.decide(t.cfg.Clock.Mono(), 0, false)
+		w.decide(rc.cfg.Clock.Mono(), 0, false)
 		return
 	}
 	gain := best.score - trials[0].score
 	broken := gain >= clearGain && hardlyCarries(trials[0].found.path)
-	move := w.decide(t.cfg.Clock.Mono(), gain, broken)
-	t.log.Debug("circuits compared", "peer", n.peer, "relay", current, "best", best.relay, "gain", gain, "moves", move)
+	move := w.decide(rc.cfg.Clock.Mono(), gain, broken)
+	rc.log.Debug("circuits compared", "peer", n.peer, "relay", current, "best", best.relay, "gain", gain, "moves", move)
 	if !move {
 		return
 	}
-	t.log.Info("moving to a better relay", "peer", n.peer, "old", current, "new", best.relay, "gain", gain)
-	t.prefer(n, best.conn)
+	rc.log.Info("moving to a better relay", "peer", n.peer, "old", current, "new", best.relay, "gain", gain)
+	rc.prefer(n, best.conn)
 	if broken {
-		t.peers.closeCircuits(n, current)
+		rc.peers.closeCircuits(n, current)
 	}
 }
 
@@ -190,22 +190,22 @@ func (t *Transport) compareRelays(ctx context.Context, n *peerState, c *conn, w 
 func hardlyCarries(p route.Path) bool { return p.RTT >= brokenRTT || p.Rate < brokenRate }
 
 // dialTrial makes a circuit to p through relay for a comparison; nil: it fails.
-func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn {
+func (rc *relayChooser) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn {
 	ctx, cancel := context.WithTimeout(ctx, shortDial)
 	defer cancel()
-	if err := t.dialer.dialVia(ctx, p, relay, true); err != nil {
-		t.log.Debug("no circuit to compare", "peer", p, "relay", relay, "why", err)
+	if err := rc.dialer.dialVia(ctx, p, relay, true); err != nil {
+		rc.log.Debug("no circuit to compare", "peer", p, "relay", relay, "why", err)
 		return nil
 	}
 	var c *conn
-	t.peers.mu.Lock()
-	for _, o := range t.peers.conns {
+	rc.peers.mu.Lock()
+	for _, o := range rc.peers.conns {
 		if by, ok := relayOf(o.raw.RemoteMultiaddr()); ok && by == relay && o.peer == p && o.trial {
 			c = o
 		}
 	}
-	t.peers.mu.Unlock()
-	if c == nil || !t.greeter.awaitVerified(ctx, c) {
+	rc.peers.mu.Unlock()
+	if c == nil || !rc.greeter.awaitVerified(ctx, c) {
 		return nil
 	}
 	return c
@@ -213,34 +213,34 @@ func (t *Transport) dialTrial(ctx context.Context, p, relay proto.PeerID) *conn 
 
 // measureTrial measures one circuit of a comparison. rate is that of the work on the
 // circuit in use.
-func (t *Transport) measureTrial(ctx context.Context, n *peerState, tr *trial, inUse bool, rate float64) {
-	est, off := t.relays.viaPath(tr.relay, n.peer)
-	t.peers.mu.Lock()
+func (rc *relayChooser) measureTrial(ctx context.Context, n *peerState, tr *trial, inUse bool, rate float64) {
+	est, off := rc.relays.viaPath(tr.relay, n.peer)
+	rc.peers.mu.Lock()
 	before := n.circuits[tr.relay]
-	t.peers.mu.Unlock()
-	if t.cfg.Clock.Mono()-before.at >= measureTTL {
+	rc.peers.mu.Unlock()
+	if rc.cfg.Clock.Mono()-before.at >= measureTTL {
 		before = circuitRecord{}
 	}
 	m := circuitRecord{loaded: before.loaded}
 	switch {
 	case inUse:
-		acked, began, loaded := tr.conn.work.acked.Load(), t.cfg.Clock.Mono(), tr.conn.unacked() >= loadBytes
-		m.path = t.sendTrain(ctx, tr.conn)
+		acked, began, loaded := tr.conn.work.acked.Load(), rc.cfg.Clock.Mono(), tr.conn.unacked() >= loadBytes
+		m.path = rc.sendTrain(ctx, tr.conn)
 		if loaded || tr.conn.unacked() >= loadBytes { // the train waited behind this node's own work
 			m.path.RTT = min(m.path.RTT, est.RTT)
-			took := max(t.cfg.Clock.Mono()-began, time.Millisecond)
+			took := max(rc.cfg.Clock.Mono()-began, time.Millisecond)
 			rate = max(rate, float64(tr.conn.work.acked.Load()-acked)/took.Seconds())
 		}
 		m.loaded = rate
 		m.path.Rate = max(m.path.Rate, rate)
 	default:
-		m.path = t.sendTrain(ctx, tr.conn)
+		m.path = rc.sendTrain(ctx, tr.conn)
 		if m.loaded > 0 { // what it carried says more than a train
 			m.path.Rate = min(m.path.Rate, m.loaded)
 		}
 	}
-	t.peers.recordCircuit(n, tr.relay, m)
-	tr.found, tr.score = m, t.cfg.Weights.Score(m.path).Total-off
+	rc.peers.recordCircuit(n, tr.relay, m)
+	tr.found, tr.score = m, rc.cfg.Weights.Score(m.path).Total-off
 }
 
 // circuitBy is openCircuit for a caller that holds mu.
@@ -254,35 +254,35 @@ func (n *peerState) circuitBy(r proto.PeerID) (c *conn) {
 }
 
 // prefer makes new streams to n use the relayed connection c.
-func (t *Transport) prefer(n *peerState, c *conn) {
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	c.preferred = t.cfg.Clock.Mono()
-	t.updatePath(n)
+func (rc *relayChooser) prefer(n *peerState, c *conn) {
+	rc.peers.mu.Lock()
+	defer rc.peers.mu.Unlock()
+	c.preferred = rc.cfg.Clock.Mono()
+	rc.update(n)
 }
 
 // follow uses the relayed connection on which the other side has just opened a task stream:
 // it knows why. If both sides have just chosen one, that of the lower id counts. A direct
 // connection, which the other side does not use, may be lost.
-func (t *Transport) follow(c *conn) {
+func (rc *relayChooser) follow(c *conn) {
 	if c.direct() {
 		return
 	}
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	n := t.peers.byID[c.peer]
+	rc.peers.mu.Lock()
+	defer rc.peers.mu.Unlock()
+	n := rc.peers.byID[c.peer]
 	if n == nil || !slices.Contains(n.conns, c) {
 		return
 	}
-	now, best := t.cfg.Clock.Mono(), n.best()
-	if best != c && !best.direct() && comparePeers(t.self, c.peer) < 0 && now-best.preferred < followAfter {
+	now, best := rc.cfg.Clock.Mono(), n.best()
+	if best != c && !best.direct() && comparePeers(rc.self, c.peer) < 0 && now-best.preferred < followAfter {
 		return
 	}
 	if best.direct() {
-		t.group.start(func(ctx context.Context) { t.checkAlive(ctx, best) })
+		rc.group.start(func(ctx context.Context) { best.checkAlive(ctx, rc.cfg.Timing.Busy) })
 	}
 	c.preferred = now
-	t.updatePath(n)
+	rc.update(n)
 }
 
 // followAfter is how long the choice of the side with the lower id counts.
@@ -290,11 +290,11 @@ const followAfter = 10 * time.Second
 
 // sendTrain measures the round trip and the rate of c with a train of PINGs. A circuit that
 // does not carry it in time has at best the measured path.
-func (t *Transport) sendTrain(ctx context.Context, c *conn) route.Path {
+func (rc *relayChooser) sendTrain(ctx context.Context, c *conn) route.Path {
 	ctx, cancel := context.WithTimeout(ctx, trainTime)
 	defer cancel()
 	began := c.clock.Mono()
-	first, answered, err := t.runTrain(ctx, c)
+	first, answered, err := rc.runTrain(ctx, c)
 	took := c.clock.Mono() - began
 	switch {
 	case answered == 0:
@@ -307,9 +307,9 @@ func (t *Transport) sendTrain(ctx context.Context, c *conn) route.Path {
 
 // runTrain sends a train and returns the round trip of its first PING and how many were
 // answered.
-func (t *Transport) runTrain(ctx context.Context, c *conn) (first time.Duration, answered int, err error) {
+func (rc *relayChooser) runTrain(ctx context.Context, c *conn) (first time.Duration, answered int, err error) {
 	began := c.clock.Mono()
-	s, err := openStream(ctx, c, streamEcho, proto.MaxControl, t.cfg.Timing)
+	s, err := openStream(ctx, c, streamEcho, proto.MaxControl, rc.cfg.Timing)
 	if err != nil {
 		return 0, 0, err
 	}

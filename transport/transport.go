@@ -38,6 +38,7 @@ type Transport struct {
 	members  *members
 	relays   *relays
 	puncher  *puncher
+	chooser  *relayChooser
 	flows    flows // streamed bodies in transit
 	reach    *reach
 	local    *localAddrs
@@ -74,6 +75,9 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		self: t.self, cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members,
 		greeter: t.greeter, dialer: t.dialer, redialer: t.redialer, emit: t.events.emit, guard: t.guardMembers,
 		seen: newObserved(), slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch),
+	}
+	t.chooser = &relayChooser{
+		self: t.self, cfg: cfg, log: t.log, group: t.group, peers: t.peers, relays: t.relays, greeter: t.greeter, dialer: t.dialer, update: t.updatePath,
 	}
 	t.reserver = &reserver{
 		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
