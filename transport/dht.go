@@ -123,7 +123,7 @@ func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message
 	case req.GetType() == pb.Message_ADD_PROVIDER && string(req.GetKey()) != string(w.key):
 		req.Key = nil
 		w.t.group.start(func(context.Context) {
-			w.t.offend(p, "dht", fmt.Errorf("%w: a provider record under an unknown key", ErrProtocol))
+			w.t.rates.offend(p, "dht", fmt.Errorf("%w: a provider record under an unknown key", ErrProtocol))
 		})
 	case len(req.GetProviderPeers()) > 1:
 		req.ProviderPeers = req.ProviderPeers[:1]

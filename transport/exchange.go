@@ -47,12 +47,12 @@ func (t *Transport) exchangeOnce(ctx context.Context, p proto.PeerID, m *proto.M
 	}
 	reply := new(proto.Message)
 	if err := s.next(reply); err != nil {
-		t.streamEnded(p, "sync", err)
+		t.rates.streamEnded(p, "sync", err)
 		return nil, fmt.Errorf("read: %w", err)
 	}
 	if reply.GetType() != proto.TypeSynced {
 		err := fmt.Errorf("%w: message type %d answers a SYNC", ErrProtocol, reply.GetType())
-		t.streamEnded(p, "sync", err)
+		t.rates.streamEnded(p, "sync", err)
 		return nil, err
 	}
 	return reply, nil

@@ -20,22 +20,33 @@ import (
 // joinTimeout limits a join at the inviter, which verifies, writes and signs.
 const joinTimeout = 20 * time.Second
 
-// handleJoin handles a join stream, the only thing besides a hello that is served to a
+// joins handles requests to join: those of others at this node, and those of this node at a
+// member.
+type joins struct {
+	cfg    Config
+	met    *metrics
+	group  *taskGroup
+	peers  *peerTable
+	rates  *rates
+	dialer *dialer
+}
+
+// handle handles a join stream, the only thing besides a hello that is served to a
 // stranger, once per connection. Members also use it to request a renewal.
-func (t *Transport) handleJoin(raw network.Stream) {
-	c := t.peers.connOf(raw)
+func (j *joins) handle(raw network.Stream) {
+	c := j.peers.connOf(raw)
 	if c == nil || !c.verified() && c.joining.Swap(true) {
-		t.met.refused.Inc()
+		j.met.refused.Inc()
 		raw.Reset()
 		return
 	}
-	ok := t.group.start(func(ctx context.Context) {
+	ok := j.group.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
 		defer raw.Reset()
-		s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
+		s := newStream(raw, raw, c, proto.MaxControl, j.cfg.Timing)
 		defer s.unblock(ctx)()
-		t.streamEnded(c.peer, "join", t.serveJoin(ctx, s))
+		j.rates.streamEnded(c.peer, "join", j.serve(ctx, s))
 		if !c.verified() {
 			raw.Conn().Close()
 		}
@@ -45,9 +56,9 @@ func (t *Transport) handleJoin(raw network.Stream) {
 	}
 }
 
-func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
+func (j *joins) serve(ctx context.Context, s *stream) error {
 	c := s.conn
-	reading, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
+	reading, cancel := context.WithTimeout(ctx, j.cfg.Timing.Hello)
 	defer cancel()
 	stop := s.unblock(reading)
 	b, err := s.expect(proto.TypeJoin)
@@ -60,13 +71,13 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 	if err := proto.DecodeKnown(b, r); err != nil {
 		return err
 	}
-	if !t.mayJoin(c, r) {
-		t.met.refused.Inc()
+	if !j.mayJoin(c, r) {
+		j.met.refused.Inc()
 		return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinRetryAfter.Milliseconds())})
 	}
 	reply := &proto.JoinReply{Refusal: "joining from another network than this member's requires a ticket: ask for one"}
-	if mayRequestJoin(r, c.verified(), t.cfg.Sockets != nil || onLocalNetwork(c.raw.RemoteMultiaddr(), ownNetworks())) {
-		reply = t.cfg.Joiner.Join(ctx, c.peer, r)
+	if mayRequestJoin(r, c.verified(), j.cfg.Sockets != nil || onLocalNetwork(c.raw.RemoteMultiaddr(), ownNetworks())) {
+		reply = j.cfg.Joiner.Join(ctx, c.peer, r)
 	}
 	return answerJoin(s, reply)
 }
@@ -79,12 +90,12 @@ type TicketChecker interface {
 
 // mayJoin reports whether a request is handled now. Strangers are limited by address,
 // since a new key costs nothing.
-func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
-	if k, ok := t.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
+func (j *joins) mayJoin(c *conn, r *proto.JoinRequest) bool {
+	if k, ok := j.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
 		c.hasTicket.Store(true)
 		return true
 	}
-	return t.rates.allow(c.peer, admit.Join) && (c.verified() || t.rates.allowAddress(c))
+	return j.rates.allow(c.peer, admit.Join) && (c.verified() || j.rates.allowAddress(c))
 }
 
 // reasonManyJoins is the refusal when too many nodes ask to join, and joinRetryAfter is
@@ -153,11 +164,16 @@ var ErrNoPlace = errors.New("the other node has no place at the moment for nodes
 // node with a ticket waits for its turn until ctx is done; without a ticket the reply is
 // a refusal, or the error [ErrNoPlace].
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	t.peers.setJoining(inviter, 1)
-	defer t.peers.setJoining(inviter, -1)
+	return t.joins.request(ctx, addrs, inviter, r)
+}
+
+// request is [Transport.RequestJoin].
+func (j *joins) request(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	j.peers.setJoining(inviter, 1)
+	defer j.peers.setJoining(inviter, -1)
 	var full error // how it was turned away last
 	for wait := joinPause; ; wait = min(2*wait, maxJoinWait) {
-		reply, err := t.joinAt(ctx, addrs, inviter, r)
+		reply, err := j.joinAt(ctx, addrs, inviter, r)
 		turn := wait
 		switch {
 		case errors.Is(err, ErrNoPlace) && len(r.GetTicketId()) > 0:
@@ -176,10 +192,10 @@ func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter pro
 }
 
 // joinAt asks until there is an answer.
-func (t *Transport) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	reply, again, err := t.joinOnce(ctx, addrs, inviter, r)
+func (j *joins) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	reply, again, err := j.joinOnce(ctx, addrs, inviter, r)
 	for try := 1; try < joinTries && again && !turnedAway(err) && pause(ctx, joinPause); try++ {
-		reply, again, err = t.joinOnce(ctx, addrs, inviter, r)
+		reply, again, err = j.joinOnce(ctx, addrs, inviter, r)
 	}
 	if turnedAway(err) {
 		err = ErrNoPlace
@@ -226,43 +242,48 @@ const (
 
 // joinOnce asks on one connection. again: the connection, not the member, is the reason
 // for a missing answer.
-func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
+func (j *joins) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
 	began := time.Now()
-	if err := t.dialer.dialHost(ctx, inviter, addrs); err != nil {
+	if err := j.dialer.dialHost(ctx, inviter, addrs); err != nil {
 		return nil, time.Since(began) < joinFastFail, err
 	}
-	c := t.peers.nextConn(inviter, nil)
+	c := j.peers.nextConn(inviter, nil)
 	if c == nil {
 		return nil, true, errors.New("it closed the connection")
 	}
 	defer c.raw.Close()
-	reply, asked, err := t.askJoin(ctx, c, r)
+	reply, asked, err := j.ask(ctx, c, r)
 	return reply, err != nil && (c.inbound || !asked), err
 }
 
 // RequestRenewal asks a connected admin to renew the certificate in r.
 func (t *Transport) RequestRenewal(ctx context.Context, admin proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	c := t.peers.best(admin)
+	return t.joins.renew(ctx, admin, r)
+}
+
+// renew is [Transport.RequestRenewal].
+func (j *joins) renew(ctx context.Context, admin proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	c := j.peers.best(admin)
 	if c == nil {
 		return nil, fmt.Errorf("renewal by %s: %w", admin, ErrNotConnected)
 	}
-	reply, _, err := t.askJoin(ctx, c, r)
+	reply, _, err := j.ask(ctx, c, r)
 	if err != nil {
 		return nil, fmt.Errorf("renewal by %s: %w", admin, err)
 	}
 	return reply, nil
 }
 
-// askJoin asks on a connection; asked reports whether the other side may have received
+// ask asks on a connection; asked reports whether the other side may have received
 // the request.
-func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) (reply *proto.JoinReply, asked bool, err error) {
+func (j *joins) ask(ctx context.Context, c *conn, r *proto.JoinRequest) (reply *proto.JoinReply, asked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	b, err := proto.Encode(nil, r)
 	if err != nil {
 		return nil, true, err
 	}
-	s, err := openStream(ctx, c, streamJoin, proto.MaxFrame, t.cfg.Timing)
+	s, err := openStream(ctx, c, streamJoin, proto.MaxFrame, j.cfg.Timing)
 	if err != nil {
 		return nil, false, err
 	}

@@ -47,7 +47,7 @@ func (l *Liar) now() Lie {
 func (t *Transport) ServeLies(l *Liar) (stop func(), err error) {
 	r := relayv2.DefaultResources()
 	r.Limit, r.BufferSize = nil, bufferSize
-	s, err := relayv2.New(&lyingHost{guardedHost{t.host, t.guardMembers}, l}, relayv2.WithResources(r))
+	s, err := relayv2.New(&lyingHost{guardedHost{t.host, t.guards.onlyMembers}, l}, relayv2.WithResources(r))
 	if err != nil {
 		return nil, err
 	}

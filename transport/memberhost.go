@@ -135,7 +135,7 @@ func (c *memberHost) SetStreamHandlerMatch(id protocol.ID, match func(protocol.I
 
 // guard returns a handler that calls h only after the hello.
 func (c *memberHost) guard(h network.StreamHandler) network.StreamHandler {
-	return c.t.guardMembers(h)
+	return c.t.guards.onlyMembers(h)
 }
 
 // NewStream opens a stream to a member that is connected.

@@ -182,7 +182,7 @@ func TestConnectionEndsWithTheCertificate(t *testing.T) {
 		}
 		open = append(open, s)
 	}
-	b.gate.(memberGate).set(1, false)
+	b.members.gate.(memberGate).set(1, false)
 	eventually(t, "its streams end with their connection", func() bool {
 		return open[0].Conn().IsClosed() && open[1].Conn().IsClosed()
 	})
@@ -193,8 +193,8 @@ func TestConnectionEndsWithTheCertificate(t *testing.T) {
 	if b.peers.best(a.Peer()) != stays || stays.raw.IsClosed() {
 		t.Error("it cannot connect to have its certificate renewed")
 	}
-	b.gate.(memberGate).set(1, true) // renewed, and known on the same connection
+	b.members.gate.(memberGate).set(1, true) // renewed, and known on the same connection
 	b.closeFormerMembers()
-	b.gate.(memberGate).set(1, false)
+	b.members.gate.(memberGate).set(1, false)
 	eventually(t, "the renewed certificate ended", stays.raw.IsClosed)
 }

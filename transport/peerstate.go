@@ -185,7 +185,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 		return err
 	}
 	l := newLink(c, s, t.cfg)
-	l.mail.ended = func(err error) { t.streamEnded(c.peer, "mail", err) }
+	l.mail.ended = func(err error) { t.rates.streamEnded(c.peer, "mail", err) }
 	t.peers.mu.Lock()
 	n.link = l
 	t.updatePath(n)
@@ -203,7 +203,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	t.peers.mu.Lock()
 	n.link = nil
 	t.peers.mu.Unlock()
-	t.streamEnded(c.peer, "link", l.err)
+	t.rates.streamEnded(c.peer, "link", l.err)
 	if errors.Is(l.err, errMoved) {
 		return l.err
 	}

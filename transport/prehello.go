@@ -14,8 +14,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/autonatv2"
 	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
 	msmux "github.com/multiformats/go-multistream"
-
-	"github.com/balefire/balefire/transport/admit"
 )
 
 // A preHelloFilter is the network as libp2p's own services see it. Before the hello no
@@ -91,50 +89,6 @@ var (
 
 // errNotServed is returned when a second protocol is proposed on a stream.
 var errNotServed = errors.New("transport: only one protocol proposal is accepted before the hello")
-
-// filterStream returns the stream to serve, or nil if it was closed. A stream opened
-// before the hello waits for it, unless its protocol needs none: a peer without a hello
-// does not even learn which protocols are supported.
-func (t *Transport) filterStream(raw network.Stream) network.Stream {
-	c := t.peers.connOf(raw)
-	if c == nil {
-		raw.Reset()
-		return nil
-	}
-	if c.verified() && t.members.activeMember(c.peer) {
-		return raw
-	}
-	s, ok := t.filterBeforeHello(c, raw)
-	if !ok {
-		t.met.refused.Inc()
-		raw.Reset()
-		return nil
-	}
-	return s
-}
-
-// filterBeforeHello is filterStream for a peer that is not known to be an active member.
-func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stream, bool) {
-	defer c.waiting.Add(-1)
-	if c.waiting.Add(1) > maxWaiting || !c.verified() && !t.rates.allow(c.peer, admit.Stream) {
-		return nil, false
-	}
-	s, name, err := peek(raw, t.cfg.Timing.Hello)
-	switch {
-	case err != nil:
-		return nil, false
-	case slices.Contains(preHelloProtocols, name):
-		s.oneName = true
-		return s, true
-	}
-	half := t.greeter.helloTime(c) / 2
-	// The first versions request to join only after identify has ended, and do not wait
-	// long for that.
-	if joins := !c.helloEndsWithin(half) && name == identify.ID && !c.hasCtl.Load(); joins {
-		return nil, false
-	}
-	return s, c.helloEndsWithin(half) && c.verified() && (t.members.activeMember(c.peer) || slices.Contains(lapsedProtocols, name))
-}
 
 // helloEndsWithin reports whether the hello of c completes within limit.
 func (c *conn) helloEndsWithin(limit time.Duration) bool {

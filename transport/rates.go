@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/balefire/balefire/clock"
@@ -8,17 +10,24 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// rates bounds what peers may cost, by package admit. Nothing else is locked while mu is held.
+// rates bounds what peers may cost, by package admit, and bans those that violate the
+// protocol. Nothing else is locked while mu is held.
 type rates struct {
-	clock clock.Clock
+	clock      clock.Clock
+	log        *slog.Logger
+	met        *metrics
+	disconnect func(proto.PeerID) // closes all connections to a peer
 
 	mu       sync.Mutex
 	byPeer   *admit.Ledger[proto.PeerID]
 	byOrigin *admit.Ledger[string] // strangers, by originOf
 }
 
-func newRates(l admit.Limits, clk clock.Clock) *rates {
-	return &rates{clock: clk, byPeer: admit.NewLedger[proto.PeerID](l), byOrigin: admit.NewLedger[string](l)}
+func newRates(cfg Config, met *metrics, disconnect func(proto.PeerID)) *rates {
+	return &rates{
+		clock: cfg.Clock, log: cfg.Logger, met: met, disconnect: disconnect,
+		byPeer: admit.NewLedger[proto.PeerID](cfg.Limits), byOrigin: admit.NewLedger[string](cfg.Limits),
+	}
 }
 
 // allow spends a token of p.
@@ -45,9 +54,39 @@ func (r *rates) banned(p proto.PeerID) bool {
 	return r.byPeer.Banned(p, r.clock.Mono())
 }
 
-// offend counts an offense of p and reports whether it is banned from now on.
-func (r *rates) offend(p proto.PeerID) (banned bool) {
+// offend counts an offense of p, which loses its connections when it is banned.
+func (r *rates) offend(p proto.PeerID, stream string, err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.byPeer.Offend(p, r.clock.Mono())
+	banned := r.byPeer.Offend(p, r.clock.Mono())
+	r.mu.Unlock()
+	r.met.offenses.WithLabelValues(stream).Inc()
+	r.log.Warn("peer violated the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
+	if banned {
+		r.disconnect(p)
+	}
+}
+
+// streamEnded handles the end of a stream of p. An error that no honest node causes
+// counts as an offense.
+func (r *rates) streamEnded(p proto.PeerID, stream string, err error) {
+	switch {
+	case isOffense(err):
+		r.offend(p, stream, err)
+	case !normalEnd(err):
+		r.log.Debug("stream closed", "peer", p, "stream", stream, "why", err)
+	}
+}
+
+// isOffense reports whether err is a protocol violation by the other side rather than an
+// accident.
+func isOffense(err error) bool {
+	if errors.Is(err, ErrNoAck) {
+		return false // it or its disk is slow
+	}
+	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong, proto.ErrBadMail, proto.ErrBadLetter} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }

@@ -44,7 +44,7 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 				return fmt.Errorf("receive: %w", err)
 			}
 			if a.Offense != nil {
-				t.offend(s.conn.peer, "task", a.Offense)
+				t.rates.offend(s.conn.peer, "task", a.Offense)
 			}
 		}
 		ack, err := ackFor(number, group, a)

@@ -29,7 +29,7 @@ func (t *Transport) startRelay() (stop func(), err error) {
 	r.BufferSize = bufferSize
 	r.MaxReservations, r.MaxReservationsPerIP, r.MaxReservationsPerASN = maxReservations, maxReservations, maxReservations
 	r.MaxCircuits = maxCircuits
-	s, err := relayv2.New(&guardedHost{t.host, t.guardMembers}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
+	s, err := relayv2.New(&guardedHost{t.host, t.guards.onlyMembers}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), relayv2.WithMetricsTracer(t.reach.served))
 	if err != nil {
 		return nil, fmt.Errorf("relay service: %w", err)

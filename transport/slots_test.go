@@ -11,7 +11,6 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport/admit"
 )
 
 // A fakeConn is an inbound connection from some address.
@@ -35,8 +34,10 @@ type slotCase struct {
 func newSlotCase(j Joiner) *slotCase {
 	g := &slotCase{clk: clock.NewManual(time.Unix(1_800_000_000, 0))}
 	g.Transport = &Transport{
-		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), peers: newPeerTable(g.clk.Clock()), rates: newRates(admit.Limits{}, g.clk.Clock()),
+		cfg: Config{Joiner: j, Clock: g.clk.Clock()}, group: newTaskGroup(), peers: newPeerTable(g.clk.Clock()),
 	}
+	g.rates = newRates(g.cfg, nil, nil)
+	g.joins = &joins{cfg: g.cfg, rates: g.rates}
 	g.members = &members{peers: g.peers}
 	g.greeter = &greeter{cfg: g.cfg, peers: g.peers, members: g.members}
 	return g
@@ -72,7 +73,7 @@ func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
 // ask is what arrives when a node asks to join.
 func (g *slotCase) ask(c *conn, ticket string) bool {
 	c.gotMessage.Store(true)
-	return g.mayJoin(c, &proto.JoinRequest{TicketId: []byte(ticket)})
+	return g.joins.mayJoin(c, &proto.JoinRequest{TicketId: []byte(ticket)})
 }
 
 // One address keeps 90 connections open without a hello, or with incomplete ones, and

@@ -79,7 +79,7 @@ func TestPunchRejectsLocalAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := network.WithSimultaneousConnect(t.Context(), true, "test")
-	h := &punchHost{guardedHost{a.host, a.guardMembers}, a.puncher}
+	h := &punchHost{guardedHost{a.host, a.guards.onlyMembers}, a.puncher}
 	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
 		t.Error("connected")
 	}

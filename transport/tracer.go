@@ -36,7 +36,7 @@ func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
 			return
 		}
 		r.t.group.start(func(context.Context) {
-			r.t.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
+			r.t.rates.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
 		})
 	case pubsub.RejectValidationQueueFull, pubsub.RejectValidationThrottled:
 		r.count("crowded out")

@@ -22,7 +22,6 @@ var ErrNotConnected = errors.New("transport: not connected")
 type Transport struct {
 	self     proto.PeerID
 	host     host.Host
-	gate     Gate
 	recv     Receiver
 	cfg      Config
 	log      *slog.Logger
@@ -39,6 +38,8 @@ type Transport struct {
 	relays   *relays
 	puncher  *puncher
 	chooser  *relayChooser
+	joins    *joins
+	guards   *streamGuard
 	flows    flows // streamed bodies in transit
 	reach    *reach
 	local    *localAddrs
@@ -60,12 +61,14 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t := &Transport{
-		self: keys.Peer(), gate: gate, recv: recv, cfg: cfg, log: cfg.Logger, met: met,
+		self: keys.Peer(), recv: recv, cfg: cfg, log: cfg.Logger, met: met,
 		group: newTaskGroup(), opened: make(chan struct{}),
-		peers: newPeerTable(cfg.Clock), rates: newRates(cfg.Limits, cfg.Clock), events: newEventQueue(cfg),
+		peers: newPeerTable(cfg.Clock), events: newEventQueue(cfg),
 	}
+	t.rates = newRates(cfg, met, t.Disconnect)
 	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
 	t.greeter = &greeter{self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, members: t.members, addrs: t.Addrs, joined: t.join}
+	t.guards = &streamGuard{timing: cfg.Timing, met: met, group: t.group, peers: t.peers, rates: t.rates, members: t.members, greeter: t.greeter}
 	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members}
 	t.dialer = &dialer{self: t.self, gate: gate, timing: cfg.Timing, peers: t.peers, relays: t.relays, opened: t.opened}
 	t.redialer = &redialer{
@@ -73,12 +76,13 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	}
 	t.puncher = &puncher{
 		self: t.self, cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members,
-		greeter: t.greeter, dialer: t.dialer, redialer: t.redialer, emit: t.events.emit, guard: t.guardMembers,
+		greeter: t.greeter, dialer: t.dialer, redialer: t.redialer, emit: t.events.emit, guard: t.guards.onlyMembers,
 		seen: newObserved(), slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch),
 	}
 	t.chooser = &relayChooser{
 		self: t.self, cfg: cfg, log: t.log, group: t.group, peers: t.peers, relays: t.relays, greeter: t.greeter, dialer: t.dialer, update: t.updatePath,
 	}
+	t.joins = &joins{cfg: cfg, met: met, group: t.group, peers: t.peers, rates: t.rates, dialer: t.dialer}
 	t.reserver = &reserver{
 		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
 		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation),
@@ -89,7 +93,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.guards.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.relays.book, t.dialer.host, t.reserver.host, t.puncher.host = t.host.Peerstore(), t.host, t.host, t.host
@@ -103,19 +107,19 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	}
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
 	t.host.SetStreamHandler(streamCtl, t.handleCtl)
-	t.host.SetStreamHandler(streamTask, t.handler("task", proto.MaxFrame, t.serveTasks))
+	t.host.SetStreamHandler(streamTask, t.guards.handler("task", proto.MaxFrame, t.serveTasks))
 	if cfg.Mail != nil {
-		t.host.SetStreamHandler(streamMail, t.handler("mail", proto.MaxFrame, t.serveMail))
+		t.host.SetStreamHandler(streamMail, t.guards.handler("mail", proto.MaxFrame, t.serveMail))
 	}
-	t.host.SetStreamHandler(streamEcho, t.handler("echo", proto.MaxControl, t.serveEcho))
+	t.host.SetStreamHandler(streamEcho, t.guards.handler("echo", proto.MaxControl, t.serveEcho))
 	if cfg.Bodies != nil {
-		t.host.SetStreamHandler(streamChunk, t.handler("chunk", proto.MaxFrame, t.serveBody))
+		t.host.SetStreamHandler(streamChunk, t.guards.handler("chunk", proto.MaxFrame, t.serveBody))
 	}
 	if cfg.Joiner != nil {
-		t.host.SetStreamHandler(streamJoin, t.handleJoin)
+		t.host.SetStreamHandler(streamJoin, t.joins.handle)
 	}
 	if cfg.Sync != nil {
-		t.host.SetStreamHandler(streamSync, t.handler("sync", proto.MaxControl, t.serveSync))
+		t.host.SetStreamHandler(streamSync, t.guards.handler("sync", proto.MaxControl, t.serveSync))
 	}
 	return t, nil
 }
@@ -180,7 +184,7 @@ func (t *Transport) Addrs() []string {
 // mayConnect reports whether libp2p may proceed with a connection to id.
 func (t *Transport) mayConnect(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	if err != nil || !t.running.Load() || t.gate.Blocked(p) && t.members.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
+	if err != nil || !t.running.Load() || t.members.gate.Blocked(p) && t.members.revocationOf(p) == nil { // a revoked peer is connected so that it can be told
 		return false
 	}
 	return !t.rates.banned(p)
@@ -259,96 +263,9 @@ func (t *Transport) handleCtl(raw network.Stream) {
 	}
 }
 
-// guardMembers is guard for protocols that are served only to members, and not to a node
-// that was admitted with a recently expired certificate to have it renewed.
-func (t *Transport) guardMembers(serve network.StreamHandler) network.StreamHandler {
-	return t.guard(func(_ context.Context, c *conn, raw network.Stream) {
-		if !t.members.activeMember(c.peer) {
-			t.met.refused.Inc()
-			raw.Reset()
-			return
-		}
-		serve(raw)
-	})
-}
-
-// handler returns the handler of a protocol that is served only after the hello.
-func (t *Transport) handler(name string, max int, serve func(context.Context, *stream) error) network.StreamHandler {
-	return t.guard(func(ctx context.Context, c *conn, raw network.Stream) {
-		defer raw.Reset()
-		s := newStream(raw, raw, c, max, t.cfg.Timing)
-		s.work = max == proto.MaxFrame
-		defer s.unblock(ctx)()
-		t.streamEnded(c.peer, name, serve(ctx, s))
-	})
-}
-
-// guard returns a handler that calls serve for each stream whose connection is verified,
-// or becomes verified in time. Other streams are reset.
-func (t *Transport) guard(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
-	return func(raw network.Stream) {
-		c := t.peers.connOf(raw)
-		if c == nil || !t.rates.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
-			t.met.refused.Inc()
-			raw.Reset()
-			return
-		}
-		c.waiting.Add(1)
-		ok := t.group.start(func(ctx context.Context) {
-			verified := t.greeter.awaitVerified(ctx, c)
-			c.waiting.Add(-1)
-			if !verified {
-				raw.Reset()
-				return
-			}
-			serve(ctx, c, raw)
-		})
-		if !ok {
-			raw.Reset()
-		}
-	}
-}
-
-// maxWaiting bounds the streams of one connection that wait for its hello.
-const maxWaiting = 16
-
-// streamEnded handles the end of a stream of p. An error that no honest node causes
-// counts as an offense.
-func (t *Transport) streamEnded(p proto.PeerID, stream string, err error) {
-	switch {
-	case isOffense(err):
-		t.offend(p, stream, err)
-	case !normalEnd(err):
-		t.log.Debug("stream closed", "peer", p, "stream", stream, "why", err)
-	}
-}
-
-// isOffense reports whether err is a protocol violation by the other side rather than an
-// accident.
-func isOffense(err error) bool {
-	if errors.Is(err, ErrNoAck) {
-		return false // it or its disk is slow
-	}
-	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong, proto.ErrBadMail, proto.ErrBadLetter} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // Offend counts an offense of p in a message that was accepted, like a broken stream: a
 // peer with many offenses is banned for a while.
-func (t *Transport) Offend(p proto.PeerID, err error) { t.offend(p, "task", err) }
-
-func (t *Transport) offend(p proto.PeerID, stream string, err error) {
-	banned := t.rates.offend(p)
-	t.met.offenses.WithLabelValues(stream).Inc()
-	t.log.Warn("peer violated the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
-	if banned {
-		t.host.Network().ClosePeer(toLibp2p(p))
-	}
-}
+func (t *Transport) Offend(p proto.PeerID, err error) { t.rates.offend(p, "task", err) }
 
 // initiateHello sends the first hello, as the side that dialed, and serves the ctl stream
 // until the connection closes.
@@ -386,7 +303,7 @@ func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *prot
 		t.greeter.noteRefusal(c, err)
 	}
 	if errors.Is(err, ErrProtocol) {
-		t.offend(c.peer, "ctl", err)
+		t.rates.offend(c.peer, "ctl", err)
 	}
 	t.log.Debug("connection closed", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 	c.raw.Close()

@@ -661,8 +661,9 @@ func FuzzControl(f *testing.F) {
 	f.Add(int32(99), []byte{1})
 	f.Fuzz(func(t *testing.T, typ int32, payload []byte) {
 		r := &testReceiver{started: make(chan *proto.Receipts, 1)}
-		tr := &Transport{gate: &testGate{}, recv: r, cfg: Config{Clock: clock.System()}, peers: newPeerTable(clock.System())}
-		tr.greeter = &greeter{gate: tr.gate, cfg: tr.cfg, peers: tr.peers, members: &members{gate: tr.gate}}
+		gate := &testGate{}
+		tr := &Transport{recv: r, cfg: Config{Clock: clock.System()}, peers: newPeerTable(clock.System())}
+		tr.greeter = &greeter{gate: gate, cfg: tr.cfg, peers: tr.peers, members: &members{gate: gate}}
 		c := &conn{raw: fakeAddrConn{}, clock: clock.System(), ctl: make(chan *proto.Message, 1)}
 		err := tr.control(c, &proto.Message{Type: proto.MessageType(typ), Payload: payload})
 		if unknown(proto.MessageType(typ)) && err != nil {
