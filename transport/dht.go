@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -38,12 +39,18 @@ const (
 // and may query it. Its answers are hints: a peer found there must present its
 // certificate like any other.
 type memberDHT struct {
-	t      *Transport
-	host   *memberHost
-	dht    *dht.IpfsDHT
-	finder *routing.RoutingDiscovery
-	name   string // key under which all members announce themselves
-	key    []byte // of that name
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	group   *taskGroup
+	members *members
+	rates   *rates
+	gossip  func() *gossipTopic // nil: the topic is not joined
+	host    *memberHost
+	dht     *dht.IpfsDHT
+	finder  *routing.RoutingDiscovery
+	name    string // key under which all members announce themselves
+	key     []byte // of that name
 
 	protocol protocol.ID
 
@@ -53,22 +60,26 @@ type memberDHT struct {
 	announced                bool
 }
 
-func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
-	prefix := protocol.ID("/balefire/" + meshName(t.cfg.MeshTag))
-	w := &memberDHT{t: t, host: c, began: t.cfg.Clock.Mono(), name: "balefire/members/" + meshName(t.cfg.MeshTag), protocol: prefix + "/kad/1.0.0"}
+// joinDHT begins to take part.
+func (d *discovery) joinDHT() (*memberDHT, error) {
+	prefix := protocol.ID("/balefire/" + meshName(d.cfg.MeshTag))
+	w := &memberDHT{
+		cfg: d.cfg, log: d.log, met: d.met, group: d.group, members: d.members, rates: d.rates, gossip: d.topic.Load, host: d.host,
+		began: d.cfg.Clock.Mono(), name: "balefire/members/" + meshName(d.cfg.MeshTag), protocol: prefix + "/kad/1.0.0",
+	}
 	sum := sha256.Sum256([]byte(w.name))
 	var err error
 	if w.key, err = multihash.Encode(sum[:], multihash.SHA2_256); err != nil {
 		return nil, err
 	}
-	w.dht, err = dht.New(c,
+	w.dht, err = dht.New(d.host,
 		dht.Mode(dht.ModeServer),
 		dht.ProtocolPrefix(prefix),
 		dht.DisableValues(),
 		dht.DisableAutoRefresh(),      // the table has the members that are connected: nearly all
 		dht.LookupCheckConcurrency(0), // adopt adds them: they need not prove that they answer, by kilobytes each
 		dht.BootstrapPeersFunc(w.bootstrapPeers),
-		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.members.verified(p) }),
+		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return w.members.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
 		dht.AddressFilter(w.plausible),
 		dht.OnRequestHook(w.inspect),
@@ -83,13 +94,13 @@ func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
 // close closes the DHT. The host must still be open.
 func (w *memberDHT) close() {
 	if err := w.dht.Close(); err != nil {
-		w.t.log.Debug("closing the DHT", "why", err)
+		w.log.Debug("closing the DHT", "why", err)
 	}
 }
 
 // bootstrapPeers returns some known members to start with.
 func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
-	known := w.t.members.contacts()
+	known := w.members.contacts()
 	rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
 	var all []peer.AddrInfo
 	for _, c := range known[:min(len(known), maxDials)] {
@@ -103,12 +114,12 @@ func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
 // askable reports whether a lookup may proceed to p, which another member returned.
 func (w *memberDHT) askable(id peer.ID) bool {
 	p, err := fromLibp2p(id)
-	return err == nil && !w.t.gate.Blocked(p)
+	return err == nil && !w.members.gate.Blocked(p)
 }
 
 // plausible returns the addresses that can lead to another machine.
 func (w *memberDHT) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
-	return plausible(w.t.host.Addrs(), addrs)
+	return plausible(w.host.Addrs(), addrs)
 }
 
 // inspect checks a request before it is served. If the peer exceeds its rate, or stores
@@ -117,13 +128,13 @@ func (w *memberDHT) plausible(addrs []ma.Multiaddr) []ma.Multiaddr {
 func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message) {
 	p, err := fromLibp2p(s.Conn().RemotePeer())
 	switch {
-	case err != nil || !w.t.rates.allow(p, admit.Lookup):
+	case err != nil || !w.rates.allow(p, admit.Lookup):
 		req.Key = nil
-		w.t.met.refused.Inc()
+		w.met.refused.Inc()
 	case req.GetType() == pb.Message_ADD_PROVIDER && string(req.GetKey()) != string(w.key):
 		req.Key = nil
-		w.t.group.start(func(context.Context) {
-			w.t.rates.offend(p, "dht", fmt.Errorf("%w: a provider record under an unknown key", ErrProtocol))
+		w.group.start(func(context.Context) {
+			w.rates.offend(p, "dht", fmt.Errorf("%w: a provider record under an unknown key", ErrProtocol))
 		})
 	case len(req.GetProviderPeers()) > 1:
 		req.ProviderPeers = req.ProviderPeers[:1]
@@ -153,7 +164,7 @@ func (w *memberDHT) run(ctx context.Context) {
 func (w *memberDHT) sweep() {
 	rt := w.dht.RoutingTable()
 	for _, id := range rt.ListPeers() {
-		if p, err := fromLibp2p(id); err != nil || !w.t.members.activeMember(p) {
+		if p, err := fromLibp2p(id); err != nil || !w.members.activeMember(p) {
 			rt.RemovePeer(id)
 		}
 	}
@@ -167,13 +178,13 @@ func (w *memberDHT) adopt() {
 			rt.TryAddPeer(id, true, false) // fails if its bucket is full
 		}
 	}
-	w.t.met.tableSize.Set(float64(rt.Size()))
+	w.met.tableSize.Set(float64(rt.Size()))
 }
 
 // maintain announces this node and searches for others when due.
 func (w *memberDHT) maintain(ctx context.Context) {
-	now := w.t.cfg.Clock.Mono()
-	gossip := w.t.disc.topic.Load()
+	now := w.cfg.Clock.Mono()
+	gossip := w.gossip()
 	if gossip != nil && now-w.began < gossipFirst {
 		return // it tells of most members at no cost
 	}
@@ -192,7 +203,7 @@ func (w *memberDHT) maintain(ctx context.Context) {
 		_, err := w.finder.Advertise(ctx, w.name)
 		w.announced = err == nil
 		if err != nil && ctx.Err() == nil {
-			w.t.log.Debug("DHT announcement failed", "why", err)
+			w.log.Debug("DHT announcement failed", "why", err)
 		}
 	}
 	pause = searchPause(w.vain)
@@ -221,13 +232,13 @@ func (w *memberDHT) search(ctx context.Context) (unknown int) {
 	if err != nil {
 		return 0
 	}
-	known := w.t.members.known()
+	known := w.members.known()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxDials)
 	for _, info := range found {
 		p, err := fromLibp2p(info.ID)
-		if err != nil || known[p] || p == w.t.self {
+		if err != nil || known[p] || p == w.host.self {
 			continue
 		}
 		unknown++

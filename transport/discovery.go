@@ -4,61 +4,54 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
-
-	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport/admit"
 )
 
 // A discovery finds members besides the connected peers. What it starts stops before the
 // host is closed.
 type discovery struct {
-	members *memberHost
-	topic   atomic.Pointer[gossipTopic] // nil: the topic is not joined
-	dht     atomic.Pointer[memberDHT]   // nil: no DHT
-	lan     *lan                        // nil: LAN discovery is off
-	cancel  context.CancelFunc
+	cfg     Config
+	log     *slog.Logger
+	met     *metrics
+	group   *taskGroup
+	peers   *peerTable
+	members *members
+	rates   *rates
+	found   *foundPeers
 
-	mu        sync.Mutex
-	strangers strangers
-}
-
-func (d *discovery) init(t *Transport) (err error) {
-	d.strangers = make(strangers)
-	if t.cfg.MDNS {
-		d.lan = newLAN(t)
-	}
-	d.members, err = newMemberHost(t)
-	return err
+	host   *memberHost
+	topic  atomic.Pointer[gossipTopic] // nil: the topic is not joined
+	dht    atomic.Pointer[memberDHT]   // nil: no DHT
+	lan    *lan                        // nil: LAN discovery is off
+	cancel context.CancelFunc
 }
 
 // start starts all that is configured, before the first connection is accepted. After an
 // error stop stops what was started.
-func (d *discovery) start(ctx context.Context, t *Transport) error {
+func (d *discovery) start(ctx context.Context) error {
 	ctx, d.cancel = context.WithCancel(ctx)
-	t.group.start(d.members.run)
-	if t.cfg.Topic != nil {
-		b, err := newGossipTopic(ctx, t, d.members)
+	d.group.start(d.host.run)
+	if d.cfg.Topic != nil {
+		b, err := d.joinTopic(ctx)
 		if err != nil {
 			return fmt.Errorf("gossip: %w", err)
 		}
 		d.topic.Store(b)
-		t.group.start(b.run)
+		d.group.start(b.run)
 	}
-	if t.cfg.DHT {
-		w, err := newMemberDHT(t, d.members)
+	if d.cfg.DHT {
+		w, err := d.joinDHT()
 		if err != nil {
 			return fmt.Errorf("DHT: %w", err)
 		}
 		d.dht.Store(w)
-		t.group.start(w.run)
+		d.group.start(w.run)
 	}
 	if d.lan != nil {
-		t.group.start(d.lan.run)
+		d.group.start(d.lan.run)
 	}
 	return nil
 }
@@ -111,51 +104,6 @@ func (t *Transport) Discovery() Discovery {
 	if w := t.disc.dht.Load(); w != nil {
 		d.TablePeers = w.dht.RoutingTable().Size()
 	}
-	t.disc.mu.Lock()
-	defer t.disc.mu.Unlock()
-	d.Strangers = slices.DeleteFunc(t.disc.strangers.list(), func(s Stranger) bool { return t.members.isMember(s.Peer) })
+	d.Strangers = slices.DeleteFunc(t.disc.found.list(), func(s Stranger) bool { return t.members.isMember(s.Peer) })
 	return d
-}
-
-// errTooMany is returned for an unvouched peer when many of them were tried recently.
-var errTooMany = errors.New("transport: too many unknown peers at once")
-
-// tryHello exchanges hellos with a peer that was found, at these addresses. An unknown
-// peer may still be a member.
-func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string) error {
-	known := t.members.isKnown(p)
-	now := t.cfg.Clock.Mono()
-	t.disc.mu.Lock()
-	x := t.disc.strangers.note(p, now)
-	if !x.onLAN {
-		x.Seen, x.Addrs = t.cfg.Clock.Now(), addrs
-	}
-	ok := x.begin(now)
-	t.disc.mu.Unlock()
-	if !ok {
-		return errStranger
-	}
-	var nobody proto.PeerID
-	err := errTooMany
-	if known || t.rates.allow(nobody, admit.Unknown) {
-		err = t.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: addrs}, false)
-	}
-	t.disc.mu.Lock()
-	defer t.disc.mu.Unlock()
-	switch {
-	case err == nil:
-		delete(t.disc.strangers, p)
-		return nil
-	case errors.Is(ctx.Err(), context.Canceled):
-		x.trying = false // the caller gave up: that says nothing about p
-		return err
-	}
-	longest := maxRetry
-	if known {
-		longest = lanMaxRetry
-	}
-	x.failed(t.cfg.Clock.Mono(), err, longest)
-	refused := asRefusal(p, err)
-	x.Joins = refused != nil && refused.Theirs && refused.Reason == reasonNoMesh
-	return err
 }

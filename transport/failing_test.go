@@ -48,7 +48,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 	}{
 		{"gossip", func(tr *Transport) { tr.host.Peerstore().RemovePeer(tr.host.ID()) }, false, false, "transport: gossip: "},
 		{"gossip, when its part of libp2p is running", func(*Transport) {}, true, false, "transport: gossip: "},
-		{"the DHT", func(tr *Transport) { tr.disc.members.bus = deafBus{tr.disc.members.bus} }, false, true, "transport: DHT: "},
+		{"the DHT", func(tr *Transport) { tr.disc.host.bus = deafBus{tr.disc.host.bus} }, false, true, "transport: DHT: "},
 		{"the relay service", func(tr *Transport) { tr.host = hostWithFullNetwork{tr.host} }, false, false, "transport: relay service: "},
 	}
 	// gossipsub first creates an address book, and closes it together with what it starts

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
 
@@ -37,20 +39,28 @@ const (
 //	                 ├─▶ found ── unknown ─▶ hello ─ welcome ▶ connected
 //	join service  ───┘                            └ refused ▶ Seen, retried later
 type lan struct {
-	t     *Transport
-	start func(name string) (io.Closer, error)
-	found chan peer.AddrInfo
-	slots chan struct{}
-	moved chan struct{} // the addresses of this machine have changed
+	host      host.Host
+	local     *localAddrs
+	cfg       Config
+	log       *slog.Logger
+	met       *metrics
+	group     *taskGroup
+	members   *members
+	strangers *foundPeers
+	start     func(name string) (io.Closer, error)
+	found     chan peer.AddrInfo
+	slots     chan struct{}
+	moved     chan struct{} // the addresses of this machine have changed
 
 	mu       sync.Mutex
 	state    string // "up", or the reason why not
 	watchers map[*watcher]bool
 }
 
-func newLAN(t *Transport) *lan {
+func newLAN(d *discovery, h host.Host, local *localAddrs) *lan {
 	l := &lan{
-		t: t, found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials), moved: make(chan struct{}, 1),
+		host: h, local: local, cfg: d.cfg, log: d.log, met: d.met, group: d.group, members: d.members, strangers: d.found,
+		found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials), moved: make(chan struct{}, 1),
 		state: "not started", watchers: make(map[*watcher]bool),
 	}
 	l.start = l.startMDNS
@@ -58,7 +68,7 @@ func newLAN(t *Transport) *lan {
 }
 
 func (l *lan) startMDNS(name string) (io.Closer, error) {
-	s := mdns.NewMdnsService(lanHost{l.t.host, l.t.local}, name, l)
+	s := mdns.NewMdnsService(lanHost{l.host, l.local}, name, l)
 	if err := s.Start(); err != nil {
 		s.Close()
 		return nil, err
@@ -76,10 +86,10 @@ func (l *lan) HandlePeerFound(info peer.AddrInfo) {
 
 // services returns the mDNS services that this node announces.
 func (l *lan) services() []string {
-	if l.t.gate.Hello() == nil {
+	if l.members.gate.Hello() == nil {
 		return []string{joinService}
 	}
-	return []string{"_bf" + meshName(l.t.cfg.MeshTag) + "._udp", joinService}
+	return []string{"_bf" + meshName(l.cfg.MeshTag) + "._udp", joinService}
 }
 
 // run announces and finds nodes until ctx is done.
@@ -93,7 +103,7 @@ func (l *lan) run(ctx context.Context) {
 	defer tick.Stop()
 	var due time.Duration // of the next start
 	for {
-		if now := l.t.cfg.Clock.Mono(); now >= due {
+		if now := l.cfg.Clock.Mono(); now >= due {
 			closeAll(up)
 			var err error
 			up, err = l.startAll()
@@ -108,7 +118,7 @@ func (l *lan) run(ctx context.Context) {
 		case info := <-l.found:
 			l.addFound(info)
 		case <-l.moved:
-			due = min(due, l.t.cfg.Clock.Mono()+lanPause)
+			due = min(due, l.cfg.Clock.Mono()+lanPause)
 		case <-tick.C:
 		}
 		l.dialDue()
@@ -133,7 +143,7 @@ func (l *lan) startAll() (up []io.Closer, err error) {
 		state = err.Error()
 	}
 	if state != l.state {
-		l.t.log.Info("LAN discovery", "state", state)
+		l.log.Info("LAN discovery", "state", state)
 	}
 	l.state = state
 	return up, err
@@ -155,35 +165,35 @@ func (l *lan) status() string {
 // addFound records a sighting.
 func (l *lan) addFound(info peer.AddrInfo) {
 	p, err := fromLibp2p(info.ID)
-	if err != nil || p == l.t.self || l.t.gate.Blocked(p) {
+	if err != nil || p == l.members.self || l.members.gate.Blocked(p) {
 		return
 	}
-	addrs := addrStrings(plausible(l.t.host.Addrs(), info.Addrs))
-	if len(addrs) == 0 || l.t.peers.connected(p) {
+	addrs := addrStrings(plausible(l.host.Addrs(), info.Addrs))
+	if len(addrs) == 0 || l.members.peers.connected(p) {
 		return
 	}
-	d := &l.t.disc
+	d := l.strangers
 	d.mu.Lock()
-	x := d.strangers.note(p, l.t.cfg.Clock.Mono())
-	x.Addrs, x.Seen, x.onLAN = addrs, l.t.cfg.Clock.Now(), true
+	x := d.strangers.note(p, l.cfg.Clock.Mono())
+	x.Addrs, x.Seen, x.onLAN = addrs, l.cfg.Clock.Now(), true
 	d.mu.Unlock()
 	l.notifyWatchers(Found{p, addrs})
 }
 
 // dialDue dials the nodes that are due.
 func (l *lan) dialDue() {
-	if l.t.gate.Hello() == nil {
+	if l.members.gate.Hello() == nil {
 		return // no certificate yet
 	}
-	now := l.t.cfg.Clock.Mono()
-	d := &l.t.disc
+	now := l.cfg.Clock.Mono()
+	d := l.strangers
 	d.mu.Lock()
 	due := d.strangers.due(now)
 	d.mu.Unlock()
 	for _, s := range due {
 		select {
 		case l.slots <- struct{}{}:
-			if !l.t.group.start(func(ctx context.Context) {
+			if !l.group.start(func(ctx context.Context) {
 				defer func() { <-l.slots }()
 				l.greet(ctx, s)
 			}) {
@@ -197,15 +207,15 @@ func (l *lan) dialDue() {
 
 // greet exchanges hellos with a sighted node, and reports the node if that fails.
 func (l *lan) greet(ctx context.Context, s Stranger) {
-	known := l.t.members.isKnown(s.Peer)
+	known := l.members.isKnown(s.Peer)
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
-	err := l.t.tryHello(ctx, s.Peer, s.Addrs)
+	err := l.strangers.tryHello(ctx, s.Peer, s.Addrs)
 	switch {
 	case err == nil && known:
-		l.t.met.lanFinds.WithLabelValues("member").Inc()
+		l.met.lanFinds.WithLabelValues("member").Inc()
 	case err == nil:
-		l.t.met.lanFinds.WithLabelValues("new member").Inc()
+		l.met.lanFinds.WithLabelValues("new member").Inc()
 	case !known && !errors.Is(err, context.Canceled):
 		l.report(s.Peer)
 	}
@@ -213,18 +223,18 @@ func (l *lan) greet(ctx context.Context, s Stranger) {
 
 // report reports a sighted stranger, at a limited rate.
 func (l *lan) report(p proto.PeerID) {
-	d := &l.t.disc
+	d := l.strangers
 	d.mu.Lock()
 	x := d.strangers[p]
-	if x == nil || x.trying || !x.shouldReport(l.t.cfg.Clock.Mono()) {
+	if x == nil || x.trying || !x.shouldReport(l.cfg.Clock.Mono()) {
 		d.mu.Unlock()
 		return
 	}
 	s := x.Stranger
 	d.mu.Unlock()
-	l.t.met.lanFinds.WithLabelValues("stranger").Inc()
-	if l.t.cfg.Seen != nil {
-		l.t.cfg.Seen(s)
+	l.met.lanFinds.WithLabelValues("stranger").Inc()
+	if l.cfg.Seen != nil {
+		l.cfg.Seen(s)
 	}
 }
 
@@ -250,9 +260,7 @@ func (t *Transport) FindMeshes(ctx context.Context) <-chan Found {
 		close(w.found)
 		return w.found
 	}
-	t.disc.mu.Lock()
-	seen := t.disc.strangers.list()
-	t.disc.mu.Unlock()
+	seen := t.disc.found.list()
 	l.mu.Lock()
 	if l.watchers == nil {
 		l.mu.Unlock()

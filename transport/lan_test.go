@@ -190,7 +190,7 @@ func TestLANRestarts(t *testing.T) {
 	bad := errors.New("no supported interface")
 	fail := ""
 	n := start(t, 1, nil)
-	l := newLAN(n.Transport)
+	l := newLAN(&n.disc, n.host, n.local)
 	l.start = func(name string) (io.Closer, error) {
 		if fail == "all" || name == fail {
 			return nil, bad

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 
 	"github.com/libp2p/go-libp2p/core/event"
@@ -33,7 +34,12 @@ var errRedialed = errors.New("transport: the contact is not connected")
 //	                                                 └─ not yet ▶ emitted later by announceMember
 type memberHost struct {
 	host.Host
-	t        *Transport
+	self     proto.PeerID
+	log      *slog.Logger
+	members  *members
+	guard    func(network.StreamHandler) network.StreamHandler // serves members only
+	dialer   *dialer
+	found    *foundPeers
 	bus      event.Bus
 	emitters emitters
 }
@@ -41,8 +47,9 @@ type memberHost struct {
 // emitters forward events about members.
 type emitters struct{ identified, protocols, connected, addresses event.Emitter }
 
-func newMemberHost(t *Transport) (*memberHost, error) {
-	c := &memberHost{Host: t.host, t: t, bus: eventbus.NewBus()}
+// init makes what forwards events.
+func (c *memberHost) init() error {
+	c.bus = eventbus.NewBus()
 	for _, e := range []struct {
 		to  *event.Emitter
 		typ any
@@ -54,10 +61,10 @@ func newMemberHost(t *Transport) (*memberHost, error) {
 	} {
 		var err error
 		if *e.to, err = c.bus.Emitter(e.typ); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // run forwards libp2p's events until ctx is done.
@@ -67,7 +74,7 @@ func (c *memberHost) run(ctx context.Context) {
 		new(event.EvtPeerConnectednessChanged), new(event.EvtLocalAddressesUpdated),
 	}, eventbus.BufSize(1024), eventbus.Name("members"))
 	if err != nil {
-		c.t.log.Warn("gossip and the DHT will not learn of new members", "why", err)
+		c.log.Warn("gossip and the DHT will not learn of new members", "why", err)
 		return
 	}
 	defer sub.Close()
@@ -88,15 +95,15 @@ func (c *memberHost) run(ctx context.Context) {
 func (c *memberHost) forward(ev any) {
 	switch ev := ev.(type) {
 	case event.EvtPeerIdentificationCompleted:
-		if c.t.members.verified(ev.Peer) {
+		if c.members.verified(ev.Peer) {
 			c.emitters.identified.Emit(ev)
 		}
 	case event.EvtPeerProtocolsUpdated:
-		if c.t.members.verified(ev.Peer) {
+		if c.members.verified(ev.Peer) {
 			c.emitters.protocols.Emit(ev)
 		}
 	case event.EvtPeerConnectednessChanged:
-		if ev.Connectedness != network.Connected || c.t.members.verified(ev.Peer) {
+		if ev.Connectedness != network.Connected || c.members.verified(ev.Peer) {
 			c.emitters.connected.Emit(ev)
 		}
 	case event.EvtLocalAddressesUpdated:
@@ -118,10 +125,12 @@ func (c *memberHost) announceMember(p peer.ID) {
 func (c *memberHost) EventBus() event.Bus { return c.bus }
 
 // Network returns the members' part of the network.
-func (c *memberHost) Network() network.Network { return memberNetwork{c.Host.Network(), c.t} }
+func (c *memberHost) Network() network.Network { return memberNetwork{c.Host.Network(), c.members} }
 
 // Peerstore returns the addresses of members only, so that the DHT returns no others.
-func (c *memberHost) Peerstore() peerstore.Peerstore { return memberPeerstore{c.Host.Peerstore(), c.t} }
+func (c *memberHost) Peerstore() peerstore.Peerstore {
+	return memberPeerstore{c.Host.Peerstore(), c.self, c.members}
+}
 
 // SetStreamHandler serves a protocol to members.
 func (c *memberHost) SetStreamHandler(id protocol.ID, h network.StreamHandler) {
@@ -133,14 +142,9 @@ func (c *memberHost) SetStreamHandlerMatch(id protocol.ID, match func(protocol.I
 	c.Host.SetStreamHandlerMatch(id, match, c.guard(h))
 }
 
-// guard returns a handler that calls h only after the hello.
-func (c *memberHost) guard(h network.StreamHandler) network.StreamHandler {
-	return c.t.guards.onlyMembers(h)
-}
-
 // NewStream opens a stream to a member that is connected.
 func (c *memberHost) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
-	if !c.t.members.verified(p) {
+	if !c.members.verified(p) {
 		return nil, errStranger
 	}
 	return c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
@@ -153,11 +157,11 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	if err != nil {
 		return err
 	}
-	if c.t.members.verified(info.ID) {
+	if c.members.verified(info.ID) {
 		return nil
 	}
 	addrs := info.Addrs
-	known := c.t.members.known()[p]
+	known := c.members.known()[p]
 	switch {
 	case len(addrs) == 0 && known:
 		return errRedialed
@@ -165,10 +169,10 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
-	if c.t.members.isMember(p) || known {
-		return c.t.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
+	if c.members.isMember(p) || known {
+		return c.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
-	return c.t.tryHello(ctx, p, told)
+	return c.found.tryHello(ctx, p, told)
 }
 
 // Close does nothing: the host is the transport's.
@@ -177,12 +181,12 @@ func (c *memberHost) Close() error { return nil }
 // memberNetwork is the network restricted to peers that completed the hello.
 type memberNetwork struct {
 	network.Network
-	t *Transport
+	members *members
 }
 
 // Connectedness returns Connected only for verified members.
 func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
-	if !m.t.members.verified(p) {
+	if !m.members.verified(p) {
 		return network.NotConnected
 	}
 	return m.Network.Connectedness(p)
@@ -190,17 +194,17 @@ func (m memberNetwork) Connectedness(p peer.ID) network.Connectedness {
 
 // Peers returns the connected members.
 func (m memberNetwork) Peers() []peer.ID {
-	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.t.members.verified(p) })
+	return slices.DeleteFunc(m.Network.Peers(), func(p peer.ID) bool { return !m.members.verified(p) })
 }
 
 // Conns returns the connections to members.
 func (m memberNetwork) Conns() []network.Conn {
-	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.t.members.verified(c.RemotePeer()) })
+	return slices.DeleteFunc(m.Network.Conns(), func(c network.Conn) bool { return !m.members.verified(c.RemotePeer()) })
 }
 
 // ConnsToPeer returns the connections to p if it is a member.
 func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
-	if !m.t.members.verified(p) {
+	if !m.members.verified(p) {
 		return nil
 	}
 	return m.Network.ConnsToPeer(p)
@@ -210,7 +214,8 @@ func (m memberNetwork) ConnsToPeer(p peer.ID) []network.Conn {
 // it, for dials by this node.
 type memberPeerstore struct {
 	peerstore.Peerstore
-	t *Transport
+	self    proto.PeerID
+	members *members
 }
 
 // Addresses of a member that the DHT tells at most: they are hints.
@@ -222,10 +227,10 @@ const (
 // PeerInfo returns some addresses of a member, and none for others.
 func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
-	if err != nil || p != m.t.self && !m.t.members.isMember(p) {
+	if err != nil || p != m.self && !m.members.isMember(p) {
 		return peer.AddrInfo{ID: id}
 	}
-	addrs := m.t.members.addrs(p)
+	addrs := m.members.addrs(p)
 	if len(addrs) == 0 {
 		addrs = m.Peerstore.Addrs(id)
 	}

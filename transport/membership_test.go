@@ -147,7 +147,7 @@ func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 		want bool
 	}{{late, false}, {member, true}} {
 		eventually(t, "both hellos are over", func() bool { return b.Connected(n.Peer()) && n.Connected(b.Peer()) })
-		if got := (relayACL{b}).AllowReserve(n.host.ID(), nil); got != n.want {
+		if got := (relayACL{b.members}).AllowReserve(n.host.ID(), nil); got != n.want {
 			t.Errorf("node %d: the relay granted a reservation: %v", n.gate.boot, got)
 		}
 		if _, err := n.reserver.ask(t.Context(), n.peers.best(b.Peer())); (err == nil) != n.want || err != nil && strings.Contains(err.Error(), b.Peer().Short()) {

@@ -380,7 +380,7 @@ func TestDialedStrangerLearnsNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = victim.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // given two, it may dial both
+			err = victim.disc.found.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // given two, it may dial both
 			if _, ok := errors.AsType[*RefusedError](err); !ok {
 				t.Errorf("connected to a stranger: %v", err)
 			}
@@ -409,10 +409,10 @@ func TestUnknownMembersConnect(t *testing.T) {
 		return func(_ *testNode, cfg *Config) { cfg.MeshTag = tag }
 	}
 	a, b, other := start(t, 1, of("one")), start(t, 2, of("one")), start(t, 3, of("another"))
-	if err := a.tryHello(t.Context(), b.Peer(), b.Addrs()); err != nil || !a.Connected(b.Peer()) {
+	if err := a.disc.found.tryHello(t.Context(), b.Peer(), b.Addrs()); err != nil || !a.Connected(b.Peer()) {
 		t.Errorf("two of one mesh: %v", err)
 	}
-	err := a.tryHello(t.Context(), other.Peer(), other.Addrs())
+	err := a.disc.found.tryHello(t.Context(), other.Peer(), other.Addrs())
 	if r, ok := errors.AsType[*RefusedError](err); !ok || r.Theirs || r.Reason != reasonNoProof {
 		t.Errorf("two of different meshes: %v", err)
 	}

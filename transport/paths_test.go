@@ -46,10 +46,10 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 		t.Errorf("a stranger got a reservation: %v", addrs)
 	}
 	id := toLibp2p(newTestKeys(3).Peer())
-	if (relayACL{b.Transport}).AllowConnect(a.host.ID(), nil, id) || (relayACL{b.Transport}).AllowReserve(a.host.ID(), nil) {
+	if (relayACL{b.members}).AllowConnect(a.host.ID(), nil, id) || (relayACL{b.members}).AllowReserve(a.host.ID(), nil) {
 		t.Error("a stranger is admitted")
 	}
-	if !(relayACL{b.Transport}).AllowReserve(id, nil) {
+	if !(relayACL{b.members}).AllowReserve(id, nil) {
 		t.Error("a member is not admitted")
 	}
 	if s := b.Reach().Service; s.Reservations != 0 || s.Circuits != 0 {

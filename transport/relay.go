@@ -29,7 +29,7 @@ func (t *Transport) startRelay() (stop func(), err error) {
 	r.BufferSize = bufferSize
 	r.MaxReservations, r.MaxReservationsPerIP, r.MaxReservationsPerASN = maxReservations, maxReservations, maxReservations
 	r.MaxCircuits = maxCircuits
-	s, err := relayv2.New(&guardedHost{t.host, t.guards.onlyMembers}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t}),
+	s, err := relayv2.New(&guardedHost{t.host, t.guards.onlyMembers}, relayv2.WithResources(r), relayv2.WithACL(relayACL{t.members}),
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), relayv2.WithMetricsTracer(t.reach.served))
 	if err != nil {
 		return nil, fmt.Errorf("relay service: %w", err)
@@ -38,14 +38,14 @@ func (t *Transport) startRelay() (stop func(), err error) {
 }
 
 // A relayACL admits only verified members, as clients and as targets.
-type relayACL struct{ t *Transport }
+type relayACL struct{ members *members }
 
 // AllowReserve reports whether p may make a reservation.
-func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.t.members.verified(p) }
+func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.members.verified(p) }
 
 // AllowConnect reports whether src may connect to dest.
 func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
-	return a.t.members.verified(src) && a.t.members.verified(dest)
+	return a.members.verified(src) && a.members.verified(dest)
 }
 
 // A guardedHost is the host for libp2p services that serve only verified members: a

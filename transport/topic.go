@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +44,13 @@ type TopicHandler interface {
 // A gossipTopic is the gossip topic of the mesh. It spreads messages fast and without
 // guarantees: what must arrive is sent another way.
 type gossipTopic struct {
-	t         *Transport
+	cfg       Config
+	log       *slog.Logger
+	met       *metrics
+	group     *taskGroup
+	peers     *peerTable
+	members   *members
+	rates     *rates
 	host      *memberHost
 	topic     *pubsub.Topic
 	sub       *pubsub.Subscription
@@ -76,10 +83,14 @@ func (n *overlayPeers) count() int {
 	return len(n.all)
 }
 
-func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTopic, error) {
-	b := &gossipTopic{t: t, host: c, replay: newReplayGuard(t.cfg.Nonces), protocols: pubsub.GossipSubDefaultProtocols}
-	name := TopicName(t.cfg.MeshTag)
-	ps, err := pubsub.NewGossipSub(ctx, c,
+// joinTopic joins the topic.
+func (d *discovery) joinTopic(ctx context.Context) (*gossipTopic, error) {
+	b := &gossipTopic{
+		cfg: d.cfg, log: d.log, met: d.met, group: d.group, peers: d.peers, members: d.members, rates: d.rates, host: d.host,
+		replay: newReplayGuard(d.cfg.Nonces), protocols: pubsub.GossipSubDefaultProtocols,
+	}
+	name := TopicName(d.cfg.MeshTag)
+	ps, err := pubsub.NewGossipSub(ctx, d.host,
 		pubsub.WithMessageSignaturePolicy(pubsub.StrictSign),
 		pubsub.WithGossipSubParams(overlay()),
 		pubsub.WithMaxMessageSize(maxRumor+rumorHead),
@@ -87,10 +98,10 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 		pubsub.WithPeerOutboundQueueSize(gossipQueue),
 		pubsub.WithValidateQueueSize(gossipQueue),
 		pubsub.WithSeenMessagesTTL(seenFor),
-		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && t.members.verified(p) }),
+		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && d.members.verified(p) }),
 		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(name), 16)),
 		pubsub.WithAppSpecificRpcInspector(b.inspect),
-		pubsub.WithRawTracer(&rumorTracer{t: t, overlay: &b.overlay}),
+		pubsub.WithRawTracer(&rumorTracer{b}),
 	)
 	if err != nil {
 		return nil, err
@@ -139,19 +150,19 @@ func (b *gossipTopic) awaitOverlay(ctx context.Context) {
 
 // run passes on received messages until ctx is done.
 func (b *gossipTopic) run(ctx context.Context) {
-	b.t.group.start(b.repairLoop)
-	b.t.group.start(b.persistLoop)
+	b.group.start(b.repairLoop)
+	b.group.start(b.persistLoop)
 	for {
 		m, err := b.sub.Next(ctx)
 		if err != nil {
 			return
 		}
 		author, err := fromLibp2p(m.GetFrom())
-		if err != nil || author == b.t.self {
+		if err != nil || author == b.host.self {
 			continue
 		}
-		b.t.met.rumors.WithLabelValues("heard").Inc()
-		b.t.cfg.Topic.Receive(author, m.GetData())
+		b.met.rumors.WithLabelValues("heard").Inc()
+		b.cfg.Topic.Receive(author, m.GetData())
 	}
 }
 
@@ -178,7 +189,7 @@ func (b *gossipTopic) persistLoop(ctx context.Context) {
 
 func (b *gossipTopic) persist(ctx context.Context) {
 	if err := b.replay.persist(ctx); err != nil {
-		b.t.log.Warn("the replay guard could not be persisted: after a restart some rumors may be accepted again", "why", err)
+		b.log.Warn("the replay guard could not be persisted: after a restart some rumors may be accepted again", "why", err)
 	}
 }
 
@@ -186,13 +197,13 @@ func (b *gossipTopic) persist(ctx context.Context) {
 // exceeds that peer's rate.
 func (b *gossipTopic) inspect(from peer.ID, rpc *pubsub.RPC) error {
 	p, err := fromLibp2p(from)
-	if err != nil || !b.t.peers.connected(p) {
+	if err != nil || !b.peers.connected(p) {
 		return errStranger
 	}
 	kept := rpc.Publish[:0]
 	for _, m := range rpc.Publish {
-		if !b.t.rates.allowMany(p, admit.Forward, share(len(m.GetData()))) {
-			b.t.met.rumors.WithLabelValues("flooded").Inc()
+		if !b.rates.allowMany(p, admit.Forward, share(len(m.GetData()))) {
+			b.met.rumors.WithLabelValues("flooded").Inc()
 			continue
 		}
 		kept = append(kept, m)
@@ -215,7 +226,7 @@ func (b *gossipTopic) validate(ctx context.Context, from peer.ID, m *pubsub.Mess
 	}
 	outcome, result := b.check(ctx, m)
 	if result != pubsub.ValidationAccept {
-		b.t.met.rumors.WithLabelValues(outcome).Inc()
+		b.met.rumors.WithLabelValues(outcome).Inc()
 	}
 	return result
 }
@@ -226,18 +237,18 @@ func (b *gossipTopic) check(ctx context.Context, m *pubsub.Message) (outcome str
 	switch {
 	case err != nil || len(data) == 0 || len(data) > maxRumor:
 		return "bad", pubsub.ValidationReject
-	case !b.t.members.isMember(author):
+	case !b.members.isMember(author):
 		return "stranger", pubsub.ValidationIgnore
-	case !b.t.rates.allowMany(author, admit.Author, share(len(data))):
+	case !b.rates.allowMany(author, admit.Author, share(len(data))):
 		return "flooded", pubsub.ValidationIgnore
 	}
-	number, ok := b.t.cfg.Topic.Valid(author, data)
+	number, ok := b.cfg.Topic.Valid(author, data)
 	if !ok {
 		return "invalid", pubsub.ValidationReject
 	}
 	switch fresh, err := b.replay.accept(ctx, author, number, m.GetSeqno()); {
 	case err != nil:
-		b.t.log.Warn("rumor dropped: unknown whether it was received before", "author", author, "why", err)
+		b.log.Warn("rumor dropped: unknown whether it was received before", "author", author, "why", err)
 		return "unknown", pubsub.ValidationIgnore
 	case !fresh:
 		return "replayed", pubsub.ValidationIgnore
@@ -280,7 +291,7 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 		case <-tick.C:
 		}
 		heard := b.topic.ListPeers()
-		now := b.t.cfg.Clock.Mono()
+		now := b.cfg.Clock.Mono()
 		for _, p := range b.missing(heard) {
 			a := absences[p]
 			do := a.next(now)
@@ -298,9 +309,9 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 // missing returns the connected members that support gossip but are not subscribed.
 func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 	var lost []proto.PeerID
-	for _, p := range b.t.peers.connectedPeers() {
+	for _, p := range b.peers.connectedPeers() {
 		id := toLibp2p(p)
-		if slices.Contains(heard, id) || !b.t.members.activeMember(p) {
+		if slices.Contains(heard, id) || !b.members.activeMember(p) {
 			continue
 		}
 		if speaks, err := b.host.Peerstore().SupportsProtocols(id, b.protocols...); err == nil && len(speaks) > 0 {
@@ -315,8 +326,8 @@ func (b *gossipTopic) missing(heard []peer.ID) []proto.PeerID {
 func (b *gossipTopic) repairPeer(p proto.PeerID, how repairAction) {
 	switch how {
 	case repairStreams:
-		b.t.met.repairs.WithLabelValues("streams").Inc()
-		for _, c := range b.t.host.Network().ConnsToPeer(toLibp2p(p)) {
+		b.met.repairs.WithLabelValues("streams").Inc()
+		for _, c := range b.host.Host.Network().ConnsToPeer(toLibp2p(p)) {
 			for _, s := range c.GetStreams() {
 				if slices.Contains(b.protocols, s.Protocol()) && s.Stat().Direction == network.DirInbound {
 					s.Reset() // the other side reopens it and announces its subscriptions
@@ -325,8 +336,8 @@ func (b *gossipTopic) repairPeer(p proto.PeerID, how repairAction) {
 		}
 		b.host.announceMember(toLibp2p(p))
 	case repairConnection:
-		b.t.met.repairs.WithLabelValues("connection").Inc()
-		b.t.log.Warn("gossip has lost a connected member: reconnecting", "peer", p)
-		b.t.Disconnect(p)
+		b.met.repairs.WithLabelValues("connection").Inc()
+		b.log.Warn("gossip has lost a connected member: reconnecting", "peer", p)
+		b.rates.disconnect(p)
 	}
 }

@@ -11,19 +11,16 @@ import (
 
 // A rumorTracer counts what gossipsub does with messages, and holds peers accountable for
 // messages that no honest node forwards.
-type rumorTracer struct {
-	t       *Transport
-	overlay *overlayPeers
-}
+type rumorTracer struct{ topic *gossipTopic }
 
 // Graft adds a member of the overlay.
-func (r *rumorTracer) Graft(p peer.ID, _ string) { r.overlay.set(p, true) }
+func (r *rumorTracer) Graft(p peer.ID, _ string) { r.topic.overlay.set(p, true) }
 
 // Prune removes one.
-func (r *rumorTracer) Prune(p peer.ID, _ string) { r.overlay.set(p, false) }
+func (r *rumorTracer) Prune(p peer.ID, _ string) { r.topic.overlay.set(p, false) }
 
 // OnClosedOutboundStream removes one.
-func (r *rumorTracer) OnClosedOutboundStream(p peer.ID) { r.overlay.set(p, false) }
+func (r *rumorTracer) OnClosedOutboundStream(p peer.ID) { r.topic.overlay.set(p, false) }
 
 // RejectMessage counts a rejected message. This node's own validator does its own
 // counting.
@@ -32,11 +29,11 @@ func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
 	case pubsub.RejectMissingSignature, pubsub.RejectInvalidSignature, pubsub.RejectUnexpectedAuthInfo, pubsub.RejectUnexpectedSignature:
 		r.count("forged")
 		p, err := fromLibp2p(m.ReceivedFrom)
-		if err != nil || p == r.t.self {
+		if err != nil || p == r.topic.host.self {
 			return
 		}
-		r.t.group.start(func(context.Context) {
-			r.t.rates.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
+		r.topic.group.start(func(context.Context) {
+			r.topic.rates.offend(p, "gossip", fmt.Errorf("%w: a rumor with %s", ErrProtocol, reason))
 		})
 	case pubsub.RejectValidationQueueFull, pubsub.RejectValidationThrottled:
 		r.count("crowded out")
@@ -51,10 +48,10 @@ func (r *rumorTracer) UndeliverableMessage(*pubsub.Message) { r.count("unheard")
 
 // DropRPC counts the messages dropped because the queue to a peer was full.
 func (r *rumorTracer) DropRPC(rpc *pubsub.RPC, _ peer.ID) {
-	r.t.met.rumors.WithLabelValues("unsent").Add(float64(len(rpc.GetPublish())))
+	r.topic.met.rumors.WithLabelValues("unsent").Add(float64(len(rpc.GetPublish())))
 }
 
-func (r *rumorTracer) count(outcome string) { r.t.met.rumors.WithLabelValues(outcome).Inc() }
+func (r *rumorTracer) count(outcome string) { r.topic.met.rumors.WithLabelValues(outcome).Inc() }
 
 // The remaining methods of pubsub.RawTracer do nothing.
 

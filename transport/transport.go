@@ -83,6 +83,8 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		self: t.self, cfg: cfg, log: t.log, group: t.group, peers: t.peers, relays: t.relays, greeter: t.greeter, dialer: t.dialer, update: t.updatePath,
 	}
 	t.joins = &joins{cfg: cfg, met: met, group: t.group, peers: t.peers, rates: t.rates, dialer: t.dialer}
+	found := &foundPeers{clock: cfg.Clock, members: t.members, rates: t.rates, dialer: t.dialer, strangers: make(strangers)}
+	t.disc = discovery{cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members, rates: t.rates, found: found}
 	t.reserver = &reserver{
 		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
 		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation),
@@ -101,7 +103,13 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
 	}
-	if err := errors.Join(t.disc.init(t), registerRelays(cfg.Registerer, relayCollector{t.reach.served, t.relays, &t.running})); err != nil {
+	t.disc.host = &memberHost{
+		Host: t.host, self: t.self, log: t.log, members: t.members, guard: t.guards.onlyMembers, dialer: t.dialer, found: t.disc.found,
+	}
+	if cfg.MDNS {
+		t.disc.lan = newLAN(&t.disc, t.host, t.local)
+	}
+	if err := errors.Join(t.disc.host.init(), registerRelays(cfg.Registerer, relayCollector{t.reach.served, t.relays, &t.running})); err != nil {
 		t.host.Close()
 		return nil, fmt.Errorf("transport: %w", err)
 	}
@@ -148,7 +156,7 @@ func (t *Transport) Run(ctx context.Context) error {
 // after an error.
 func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	defer close(t.opened)
-	if err := t.disc.start(ctx, t); err != nil {
+	if err := t.disc.start(ctx); err != nil {
 		return func() {}, err
 	}
 	t.running.Store(true)

@@ -1,0 +1,73 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/admit"
+)
+
+// foundPeers tries hellos with the nodes that were found, on the LAN or in the DHT, and
+// remembers those that are no known members.
+type foundPeers struct {
+	clock   clock.Clock
+	members *members
+	rates   *rates
+	dialer  *dialer
+
+	mu        sync.Mutex
+	strangers strangers
+}
+
+// list returns those that are no known members.
+func (f *foundPeers) list() []Stranger {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.strangers.list()
+}
+
+// errTooMany is returned for an unvouched peer when many of them were tried recently.
+var errTooMany = errors.New("transport: too many unknown peers at once")
+
+// tryHello exchanges hellos with a peer that was found, at these addresses. An unknown
+// peer may still be a member.
+func (f *foundPeers) tryHello(ctx context.Context, p proto.PeerID, addrs []string) error {
+	known := f.members.isKnown(p)
+	now := f.clock.Mono()
+	f.mu.Lock()
+	x := f.strangers.note(p, now)
+	if !x.onLAN {
+		x.Seen, x.Addrs = f.clock.Now(), addrs
+	}
+	ok := x.begin(now)
+	f.mu.Unlock()
+	if !ok {
+		return errStranger
+	}
+	var nobody proto.PeerID
+	err := errTooMany
+	if known || f.rates.allow(nobody, admit.Unknown) {
+		err = f.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: addrs}, false)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(f.strangers, p)
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		x.trying = false // the caller gave up: that says nothing about p
+		return err
+	}
+	longest := maxRetry
+	if known {
+		longest = lanMaxRetry
+	}
+	x.failed(f.clock.Mono(), err, longest)
+	refused := asRefusal(p, err)
+	x.Joins = refused != nil && refused.Theirs && refused.Reason == reasonNoMesh
+	return err
+}
