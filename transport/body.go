@@ -37,6 +37,14 @@ func (e *CodeError) Refusal() *proto.Refusal {
 	return &proto.Refusal{Code: e.Code, Detail: e.Detail, State: e.State}
 }
 
+// bodyTransfers sends and receives streamed bodies.
+type bodyTransfers struct {
+	cfg   Config
+	group *taskGroup
+	peers *peerTable
+	flows flows
+}
+
 // An outgoing is a body being sent to a peer.
 type outgoing struct {
 	stream *stream
@@ -59,25 +67,25 @@ type outgoing struct {
 // try again. At most two bodies are sent to a peer at once, others wait; no more than a
 // chunk is in memory.
 func (t *Transport) SendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body BodySource) error {
-	err := t.sendBody(ctx, p, offer, body)
+	err := t.bodies.send(ctx, p, offer, body)
 	if err != nil {
 		return fmt.Errorf("send body to %s: %w", p.Short(), err)
 	}
 	return nil
 }
 
-func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body BodySource) error {
+func (bt *bodyTransfers) send(ctx context.Context, p proto.PeerID, offer *proto.Offer, body BodySource) error {
 	h, object, err := bodyOf(offer)
 	if err != nil {
 		return err
 	}
-	c := t.peers.best(p)
+	c := bt.peers.best(p)
 	if c == nil {
 		return ErrNotConnected
 	}
-	t.peers.mu.Lock()
-	slots := t.peers.get(p).bodies
-	t.peers.mu.Unlock()
+	bt.peers.mu.Lock()
+	slots := bt.peers.get(p).bodies
+	bt.peers.mu.Unlock()
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
@@ -86,16 +94,16 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	case <-c.gone:
 		return ErrNotConnected
 	}
-	s, err := openStream(ctx, c, streamChunk, proto.MaxFrame, t.cfg.Timing)
+	s, err := openStream(ctx, c, streamChunk, proto.MaxFrame, bt.cfg.Timing)
 	if err != nil {
 		return err
 	}
 	defer s.unblock(ctx)()
-	s.idleTimeout = t.cfg.Timing.Ack
+	s.idleTimeout = bt.cfg.Timing.Ack
 	have, err := s.offer(offer, &object)
 	if err == nil && have != nil {
 		had := countBits(have)
-		f := t.flows.begin(h, p, true, object.Size, sealedBytes(&object, had))
+		f := bt.flows.begin(h, p, true, object.Size, sealedBytes(&object, had))
 		defer f.end()
 		o := &outgoing{stream: s, body: body, object: object, have: have, had: had, flow: f, acked: had, wake: make(chan struct{}, 1)}
 		err = o.run(ctx)

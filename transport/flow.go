@@ -133,10 +133,10 @@ func (f *flow) snapshot() Flow {
 
 // Flows returns the streamed bodies in transit.
 func (t *Transport) Flows() []Flow {
-	t.flows.mu.Lock()
-	defer t.flows.mu.Unlock()
-	out := make([]Flow, 0, len(t.flows.all))
-	for f := range t.flows.all {
+	t.bodies.flows.mu.Lock()
+	defer t.bodies.flows.mu.Unlock()
+	out := make([]Flow, 0, len(t.bodies.flows.all))
+	for f := range t.bodies.flows.all {
 		out = append(out, f.snapshot())
 	}
 	return out

@@ -19,12 +19,12 @@ func tasksOf(n *peerState) *intake { return &n.tasks }
 
 // acquireIntake ends the peer's previous stream of this intake and returns when it has been
 // received. end ends s, which becomes the newest, and must not block.
-func (t *Transport) acquireIntake(ctx context.Context, s *stream, of func(*peerState) *intake, end func()) (release func(), err error) {
-	t.peers.mu.Lock()
-	in := of(t.peers.get(s.conn.peer))
+func (ls *links) acquireIntake(ctx context.Context, s *stream, of func(*peerState) *intake, end func()) (release func(), err error) {
+	ls.peers.mu.Lock()
+	in := of(ls.peers.get(s.conn.peer))
 	endPrevious := in.endNewest
 	in.endNewest = end
-	t.peers.mu.Unlock()
+	ls.peers.mu.Unlock()
 	if endPrevious != nil {
 		endPrevious()
 	}

@@ -47,7 +47,7 @@ func TestLinkMovesWithoutWaitingForDeadPath(t *testing.T) {
 // The next task stream of a peer does not wait for the previous one to close.
 func TestNewTaskStreamDoesNotWaitForDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &Transport{group: newTaskGroup(), peers: newPeerTable(clock.System())}
+		tr := &links{group: newTaskGroup(), peers: newPeerTable(clock.System())}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go tr.group.run(ctx, func() {})

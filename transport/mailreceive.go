@@ -17,10 +17,10 @@ func mailOf(n *peerState) *intake { return &n.mail }
 
 // serveMail receives a peer's mail stream. Nothing is read ahead: while the receiver
 // blocks, so does the sender.
-func (t *Transport) serveMail(ctx context.Context, s *stream) error {
+func (ls *links) serveMail(ctx context.Context, s *stream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	release, err := t.acquireIntake(ctx, s, mailOf, cancel)
+	release, err := ls.acquireIntake(ctx, s, mailOf, cancel)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (t *Transport) serveMail(ctx context.Context, s *stream) error {
 	})
 	first := uint64(1) // of the messages that are not acknowledged
 	for number := first; ; number++ {
-		if err := t.receiveMail(ctx, s); err != nil {
+		if err := ls.receiveMail(ctx, s); err != nil {
 			return err
 		}
 		if s.rd.Buffered() > 0 && number-first+1 < ackMailAfter {
@@ -53,7 +53,7 @@ func (t *Transport) serveMail(ctx context.Context, s *stream) error {
 
 // receiveMail reads a message and passes it on. One of a newer node is dropped: its sender
 // repeats what is not answered.
-func (t *Transport) receiveMail(ctx context.Context, s *stream) error {
+func (ls *links) receiveMail(ctx context.Context, s *stream) error {
 	m := new(proto.Message)
 	if err := s.next(m); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (t *Transport) receiveMail(ctx context.Context, s *stream) error {
 	case placeOf(m.GetType()).stream != streamMail:
 		return fmt.Errorf("%w: message type %d on a mail stream", ErrProtocol, m.GetType())
 	}
-	if err := t.cfg.Mail(ctx, s.conn.peer, m); err != nil {
+	if err := ls.cfg.Mail(ctx, s.conn.peer, m); err != nil {
 		return fmt.Errorf("receive: %w", err)
 	}
 	return nil

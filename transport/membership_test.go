@@ -150,7 +150,7 @@ func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 		if got := (relayACL{b.members}).AllowReserve(n.host.ID(), nil); got != n.want {
 			t.Errorf("node %d: the relay granted a reservation: %v", n.gate.boot, got)
 		}
-		if _, err := n.reserver.ask(t.Context(), n.peers.best(b.Peer())); (err == nil) != n.want || err != nil && strings.Contains(err.Error(), b.Peer().Short()) {
+		if _, err := n.reach.reserver.ask(t.Context(), n.peers.best(b.Peer())); (err == nil) != n.want || err != nil && strings.Contains(err.Error(), b.Peer().Short()) {
 			t.Errorf("node %d: it asked for a reservation: %v", n.gate.boot, err)
 		}
 	}

@@ -95,6 +95,6 @@ func (t *Transport) addressesChanged() {
 	}
 	t.peers.mu.Unlock()
 	notify(t.redialer.wake)
-	t.reserver.refresh()
+	t.reach.reserver.refresh()
 	t.peers.wakeUpgrades()
 }

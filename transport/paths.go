@@ -168,7 +168,7 @@ func (t *Transport) Reach() Reach {
 		},
 	}
 	r.NAT = t.puncher.nat()
-	held := t.reserver.reservations()
+	held := t.reach.reserver.reservations()
 	var demand relayDemand
 	if len(held) > 0 { // gossip runs
 		demand = t.relays.demand()

@@ -42,7 +42,7 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 	link(t, start(t, 3, nil), b) // a member as a possible target
 	raw := rawConnect(t, a, b)
 	c := newConn(raw, b.Peer(), a.cfg.Clock)
-	if addrs, err := a.reserver.ask(t.Context(), c); err == nil {
+	if addrs, err := a.reach.reserver.ask(t.Context(), c); err == nil {
 		t.Errorf("a stranger got a reservation: %v", addrs)
 	}
 	id := toLibp2p(newTestKeys(3).Peer())

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -71,7 +70,7 @@ func (t *Transport) join(n *peerState, c *conn) {
 	t.log.Info("connected", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
 	t.updatePath(n)
 	if !n.linking {
-		n.linking = t.group.start(func(ctx context.Context) { t.keepLinked(ctx, n) })
+		n.linking = t.group.start(func(ctx context.Context) { t.links.keep(ctx, n) })
 	}
 }
 
@@ -139,75 +138,6 @@ func (n *peerState) best() *conn {
 		}
 	}
 	return best
-}
-
-// keepLinked keeps a task stream to n open while there is a connection.
-func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
-	for failures := 0; ; {
-		t.peers.mu.Lock()
-		c := n.best()
-		if c == nil || ctx.Err() != nil {
-			n.linking = false
-			t.peers.mu.Unlock()
-			return
-		}
-		t.peers.mu.Unlock()
-		began := t.cfg.Clock.Mono()
-		err := t.linkOnce(ctx, n, c)
-		if errors.Is(err, errMoved) {
-			continue
-		}
-		if t.cfg.Clock.Mono()-began > t.cfg.Timing.Ack {
-			failures = 0
-		}
-		failures++
-		t.log.Debug("link closed", "peer", n.peer, "why", err)
-		timer := time.NewTimer(linkPause(failures, rand.Float64()))
-		select {
-		case <-ctx.Done():
-		case <-c.gone:
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
-}
-
-// linkPause returns the delay before a task stream is reopened.
-func linkPause(failures int, r float64) time.Duration {
-	longest := min(10*time.Second, 100*time.Millisecond<<min(failures-1, 10))
-	return time.Duration((0.5 + r/2) * float64(longest))
-}
-
-// linkOnce opens the task stream on c and lets the receiver use it until it closes.
-func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
-	s, err := openStream(ctx, c, streamTask, proto.MaxFrame, t.cfg.Timing)
-	if err != nil {
-		return err
-	}
-	l := newLink(c, s, t.cfg)
-	l.mail.ended = func(err error) { t.rates.streamEnded(c.peer, "mail", err) }
-	t.peers.mu.Lock()
-	n.link = l
-	t.updatePath(n)
-	t.peers.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer cancel()
-		l.run(ctx)
-	}()
-	err = t.recv.Linked(ctx, l)
-	cancel()
-	<-ended
-	t.peers.mu.Lock()
-	n.link = nil
-	t.peers.mu.Unlock()
-	t.rates.streamEnded(c.peer, "link", l.err)
-	if errors.Is(l.err, errMoved) {
-		return l.err
-	}
-	return cmp.Or(err, l.err)
 }
 
 // A PeerStatus describes this node's connection to a peer.

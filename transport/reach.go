@@ -30,7 +30,7 @@ func (t *Transport) startReach() (stop func(), err error) {
 		}
 		stop = end
 	}
-	t.group.start(t.reserver.run)
+	t.group.start(t.reach.reserver.run)
 	t.group.start(t.puncher.run)
 	t.group.start(t.measureAll)
 	if t.cfg.Observe != nil {
@@ -70,7 +70,7 @@ func (t *Transport) updatePath(n *peerState) {
 		return
 	}
 	n.path = now
-	notify(t.reserver.wake)
+	notify(t.reach.reserver.wake)
 	switch {
 	case now == nil:
 		t.events.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})

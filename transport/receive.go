@@ -17,14 +17,14 @@ var ErrProtocol = errors.New("transport: protocol violation")
 
 // serveTasks serves a peer's task stream: one goroutine reads ahead, this one makes each
 // group durable and acknowledges it.
-func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
+func (ls *links) serveTasks(ctx context.Context, s *stream) error {
 	// Reset blocks on a dead relayed path; receiving is released only after it
-	release, err := t.acquireIntake(ctx, s, tasksOf, func() { t.group.start(func(context.Context) { s.Reset() }) })
+	release, err := ls.acquireIntake(ctx, s, tasksOf, func() { ls.group.start(func(context.Context) { s.Reset() }) })
 	if err != nil {
 		return err
 	}
 	defer release()
-	t.chooser.follow(s.conn)
+	ls.chooser.follow(s.conn)
 	q := newGroupBuffer()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -40,18 +40,18 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 		known = knownOf(known[:0], group)
 		var a Answer
 		if len(known) > 0 {
-			if a, err = t.recv.Receive(ctx, s.conn.peer, known); err != nil {
+			if a, err = ls.recv.Receive(ctx, s.conn.peer, known); err != nil {
 				return fmt.Errorf("receive: %w", err)
 			}
 			if a.Offense != nil {
-				t.rates.offend(s.conn.peer, "task", a.Offense)
+				ls.rates.offend(s.conn.peer, "task", a.Offense)
 			}
 		}
 		ack, err := ackFor(number, group, a)
 		if err != nil {
 			return err
 		}
-		t.met.received.Add(float64(len(group)))
+		ls.met.received.Add(float64(len(group)))
 		if ack.GetUpTo() >= number {
 			number = ack.GetUpTo() + 1
 			if err := s.sendAck(ack); err != nil {

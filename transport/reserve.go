@@ -270,7 +270,7 @@ func (r *reserver) reservations() map[proto.PeerID]*reservation {
 
 // Reservations returns the relays that accept connections for this node now.
 func (t *Transport) Reservations() []proto.PeerID {
-	return slices.SortedFunc(maps.Keys(t.reserver.reservations()), comparePeers)
+	return slices.SortedFunc(maps.Keys(t.reach.reserver.reservations()), comparePeers)
 }
 
 // ask asks the relay at the other end of c for a reservation and returns the

@@ -52,9 +52,9 @@ type incoming struct {
 	last    time.Duration
 }
 
-// serveBody receives one streamed body.
-func (t *Transport) serveBody(ctx context.Context, s *stream) error {
-	s.idleTimeout = t.cfg.Timing.Write
+// serve receives one streamed body.
+func (bt *bodyTransfers) serve(ctx context.Context, s *stream) error {
+	s.idleTimeout = bt.cfg.Timing.Write
 	b, err := s.expect(proto.TypeOffer)
 	if err != nil {
 		return err
@@ -67,19 +67,19 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.sendOfferReply(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
-	t.endPrevious(ctx, s, object.Name())
-	release, ok := t.takeBody(s, object.Name())
+	bt.endPrevious(ctx, s, object.Name())
+	release, ok := bt.takeBody(s, object.Name())
 	if !ok {
 		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are already being received"})
 	}
 	defer release()
-	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer, &object)
+	sink, reply := bt.cfg.Bodies.Offer(ctx, s.conn.peer, offer, &object)
 	if sink == nil || reply.GetCode() != proto.CodeOK {
 		return s.refuse(reply)
 	}
-	s.idleTimeout = t.cfg.Timing.Frame
+	s.idleTimeout = bt.cfg.Timing.Frame
 	had := countBits(reply.GetHave())
-	f := t.flows.begin(h, s.conn.peer, false, object.Size, sealedBytes(&object, had))
+	f := bt.flows.begin(h, s.conn.peer, false, object.Size, sealedBytes(&object, had))
 	defer f.end()
 	i := &incoming{stream: s, sink: sink, release: release, flow: f, object: &object, have: slices.Clone(reply.GetHave()), at: had, synced: had, last: s.conn.clock.Mono()}
 	if err := s.sendOfferReply(reply); err != nil {
@@ -97,18 +97,18 @@ type bodyStream struct {
 
 // takeBody counts a body that comes on s until it is released, at most maxBodies of a peer at
 // once.
-func (t *Transport) takeBody(s *stream, name bodies.Name) (release func(), ok bool) {
-	t.peers.mu.Lock()
-	defer t.peers.mu.Unlock()
-	n := t.peers.get(s.conn.peer)
+func (bt *bodyTransfers) takeBody(s *stream, name bodies.Name) (release func(), ok bool) {
+	bt.peers.mu.Lock()
+	defer bt.peers.mu.Unlock()
+	n := bt.peers.get(s.conn.peer)
 	if len(n.receiving) >= maxBodies {
 		return nil, false
 	}
 	ended := make(chan struct{})
 	n.receiving = append(n.receiving, bodyStream{s, name, ended})
 	return sync.OnceFunc(func() {
-		t.peers.mu.Lock()
-		defer t.peers.mu.Unlock()
+		bt.peers.mu.Lock()
+		defer bt.peers.mu.Unlock()
 		n.receiving = slices.DeleteFunc(n.receiving, func(b bodyStream) bool { return b.stream == s })
 		close(ended)
 	}), true
@@ -117,18 +117,18 @@ func (t *Transport) takeBody(s *stream, name bodies.Name) (release func(), ok bo
 // endPrevious ends the stream on which the same body comes from the peer of s over another
 // connection, and waits for that, for a limited time: the peer has given up the connection,
 // which this node may not know for half a minute.
-func (t *Transport) endPrevious(ctx context.Context, s *stream, name bodies.Name) {
-	t.peers.mu.Lock()
-	all := t.peers.get(s.conn.peer).receiving
+func (bt *bodyTransfers) endPrevious(ctx context.Context, s *stream, name bodies.Name) {
+	bt.peers.mu.Lock()
+	all := bt.peers.get(s.conn.peer).receiving
 	i := slices.IndexFunc(all, func(b bodyStream) bool { return b.name == name && b.stream.conn != s.conn })
 	if i < 0 {
-		t.peers.mu.Unlock()
+		bt.peers.mu.Unlock()
 		return
 	}
 	previous := all[i]
-	t.peers.mu.Unlock()
-	t.group.start(func(context.Context) { previous.stream.Reset() }) // it blocks on a dead relayed path
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timing.Hello)
+	bt.peers.mu.Unlock()
+	bt.group.start(func(context.Context) { previous.stream.Reset() }) // it blocks on a dead relayed path
+	ctx, cancel := context.WithTimeout(ctx, bt.cfg.Timing.Hello)
 	defer cancel()
 	select {
 	case <-previous.ended:

@@ -18,38 +18,38 @@ import (
 // ErrNotConnected is returned when there is no verified connection to a peer.
 var ErrNotConnected = errors.New("transport: not connected")
 
-// A Transport is this node's side of all its connections.
+// A Transport is this node's side of all its connections. It joins its parts, each of which
+// has what it uses of the others: see build.
 type Transport struct {
-	self     proto.PeerID
-	host     host.Host
-	recv     Receiver
-	cfg      Config
-	log      *slog.Logger
-	met      *metrics
-	group    *taskGroup
-	peers    *peerTable
-	rates    *rates
-	events   *eventQueue
-	greeter  *greeter
-	dialer   *dialer
-	redialer *redialer
-	reserver *reserver
-	members  *members
-	relays   *relays
-	puncher  *puncher
-	chooser  *relayChooser
-	joins    *joins
-	guards   *streamGuard
-	flows    flows // streamed bodies in transit
-	reach    *reach
-	local    *localAddrs
+	self  proto.PeerID
+	host  host.Host
+	recv  Receiver
+	cfg   Config
+	log   *slog.Logger
+	met   *metrics
+	group *taskGroup
 
-	thinner thinner
+	peers    *peerTable     // connections, and what is known of each peer
+	members  *members       // who is a member, and where peers are
+	rates    *rates         // what peers may cost
+	greeter  *greeter       // the hello
+	guards   *streamGuard   // which streams are served
+	joins    *joins         // of nodes that are no members yet
+	dialer   *dialer        // of one connection
+	redialer *redialer      // of contacts that are not connected
+	links    *links         // task streams and mail streams
+	bodies   *bodyTransfers // streamed bodies
+	relays   *relays        // members that relay, and the paths through them
+	chooser  *relayChooser  // of the relay in use
+	puncher  *puncher       // direct paths through NATs
+	reach    *reach         // how others reach this node
+	local    *localAddrs    // of this machine
+	events   *eventQueue    // for operators
+	disc     discovery      // of members
+	thinner  thinner        // of packets
 
 	running atomic.Bool   // Run is running: connections are accepted
 	opened  chan struct{} // closed when Run has started, or failed to
-
-	disc discovery
 }
 
 // New returns a transport that listens but admits no one before [Transport.Run]. If Run
@@ -65,70 +65,19 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 		group: newTaskGroup(), opened: make(chan struct{}),
 		peers: newPeerTable(cfg.Clock), events: newEventQueue(cfg),
 	}
-	t.rates = newRates(cfg, met, t.Disconnect)
-	t.members = &members{self: t.self, gate: gate, dir: cfg.Directory, peers: t.peers}
-	t.greeter = &greeter{self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, members: t.members, addrs: t.Addrs, joined: t.join}
-	t.guards = &streamGuard{timing: cfg.Timing, met: met, group: t.group, peers: t.peers, rates: t.rates, members: t.members, greeter: t.greeter}
-	t.relays = &relays{self: t.self, cfg: cfg, gate: gate, peers: t.peers, members: t.members}
-	t.dialer = &dialer{self: t.self, gate: gate, timing: cfg.Timing, peers: t.peers, relays: t.relays, opened: t.opened}
-	t.redialer = &redialer{
-		self: t.self, cfg: cfg, log: t.log, peers: t.peers, members: t.members, dialer: t.dialer, find: t.FindAddrs, wake: make(chan struct{}, 1),
-	}
-	t.puncher = &puncher{
-		self: t.self, cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members,
-		greeter: t.greeter, dialer: t.dialer, redialer: t.redialer, emit: t.events.emit, guard: t.guards.onlyMembers,
-		seen: newObserved(), slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch),
-	}
-	t.chooser = &relayChooser{
-		self: t.self, cfg: cfg, log: t.log, group: t.group, peers: t.peers, relays: t.relays, greeter: t.greeter, dialer: t.dialer, update: t.updatePath,
-	}
-	t.joins = &joins{cfg: cfg, met: met, group: t.group, peers: t.peers, rates: t.rates, dialer: t.dialer}
-	found := &foundPeers{clock: cfg.Clock, members: t.members, rates: t.rates, dialer: t.dialer, strangers: make(strangers)}
-	t.disc = discovery{cfg: cfg, log: t.log, met: met, group: t.group, peers: t.peers, members: t.members, rates: t.rates, found: found}
-	t.reserver = &reserver{
-		self: t.self, gate: gate, cfg: cfg, log: t.log, met: met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
-		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation),
-	}
-	t.reach = &reach{reserver: t.reserver, served: &relayCounters{total: met.relayed}}
-	t.flows.mono, t.flows.met, t.flows.emit = cfg.Clock.Mono, met, t.events.emit
-	t.local = newLocalAddrs(cfg)
+	t.build(gate)
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.guards.filterStream, t.dialer.awaitHelloByID, &t.thinner}, cfg); err != nil {
+	hooks := hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.guards.filterStream, t.dialer.awaitHelloByID, &t.thinner}
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hooks, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t.relays.book, t.dialer.host, t.reserver.host, t.puncher.host = t.host.Peerstore(), t.host, t.host, t.host
-	t.local.bound(t.host.Network().ListenAddresses())
-	if h, ok := t.host.(addrConfirmer); ok {
-		t.reach.autonat.Store(&h)
-	}
-	t.disc.host = &memberHost{
-		Host: t.host, self: t.self, log: t.log, members: t.members, guard: t.guards.onlyMembers, dialer: t.dialer, found: t.disc.found,
-	}
-	if cfg.MDNS {
-		t.disc.lan = newLAN(&t.disc, t.host, t.local)
-	}
-	if err := errors.Join(t.disc.host.init(), registerRelays(cfg.Registerer, relayCollector{t.reach.served, t.relays, &t.running})); err != nil {
+	if err := t.attach(); err != nil {
 		t.host.Close()
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
-	t.host.SetStreamHandler(streamCtl, t.handleCtl)
-	t.host.SetStreamHandler(streamTask, t.guards.handler("task", proto.MaxFrame, t.serveTasks))
-	if cfg.Mail != nil {
-		t.host.SetStreamHandler(streamMail, t.guards.handler("mail", proto.MaxFrame, t.serveMail))
-	}
-	t.host.SetStreamHandler(streamEcho, t.guards.handler("echo", proto.MaxControl, t.serveEcho))
-	if cfg.Bodies != nil {
-		t.host.SetStreamHandler(streamChunk, t.guards.handler("chunk", proto.MaxFrame, t.serveBody))
-	}
-	if cfg.Joiner != nil {
-		t.host.SetStreamHandler(streamJoin, t.joins.handle)
-	}
-	if cfg.Sync != nil {
-		t.host.SetStreamHandler(streamSync, t.guards.handler("sync", proto.MaxControl, t.serveSync))
-	}
+	t.serve()
 	return t, nil
 }
 
