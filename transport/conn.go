@@ -24,38 +24,43 @@ type conn struct {
 	err   error         // why the hello failed; set before ready is closed
 	hello *proto.Hello  // the other side's, if it succeeded; set before ready is closed
 
-	connState
+	greeting    greeting
+	guarded     guardedState
 	pings       pings
 	ctl         chan *proto.Message // frames queued for the ctl stream
+	since       time.Duration       // monotonic; when it was established
 	lastHeard   atomic.Int64        // monotonic nanoseconds of the last received data
 	rtt         atomic.Int64        // nanoseconds, of the last heartbeat; 0: none
-	waiting     atomic.Int32        // streams that wait for the hello
+	reservedAt  atomic.Int64        // of a relay with a reservation, whose failure must be detected quickly: since when, monotonic; 0: there is none
 	hasCtl      atomic.Bool         // there is a ctl stream
-	yielded     atomic.Bool         // both sides dialed, and the other one sends the first hello
-	joining     atomic.Bool         // a join was requested
-	gotMessage  atomic.Bool         // a complete message was read
-	hasTicket   atomic.Bool         // a join was requested with a valid ticket
 	member      atomic.Bool         // the peer was a member on it, not one whose certificate had ended
 	inflight    atomic.Int32        // unacknowledged frames of this node
 	syncing     atomic.Int32        // sync streams being served
 	pendingAcks pendingAcks
+	work        unanswered
+	meter       connMeter
 	hole        blackHole
 	pace        pace
 	thinned     bool // hardly anything is sent; used by the heartbeat alone
 }
 
-// connState is how a connection is used and performs.
-type connState struct {
-	since      time.Duration // monotonic; when it was established
-	meter      connMeter
-	helloDone  atomic.Bool  // the hello succeeded or failed
-	reservedAt atomic.Int64 // of a relay with a reservation, whose failure must be detected quickly: since when, monotonic; 0: there is none
-	work       unanswered
-	trial      bool          // made for a comparison; guarded by the mu of the peerTable
-	preferred  time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the mu of the peerTable
-	evicted    bool          // its slot was given away; guarded by the mu of the peerTable
-	told       peerClock     // the other side's clock; guarded by the mu of the peerTable
-	helloRTT   time.Duration // from the first hello to its answer, if this node sent the first
+// A greeting is the state of a connection until its hello.
+type greeting struct {
+	done       atomic.Bool   // the hello succeeded or failed
+	yielded    atomic.Bool   // both sides dialed, and the other one sends the first hello
+	gotMessage atomic.Bool   // a complete message was read
+	joining    atomic.Bool   // a join was requested
+	hasTicket  atomic.Bool   // a join was requested with a valid ticket
+	waiting    atomic.Int32  // streams that wait for the hello
+	rtt        time.Duration // from the first hello to its answer, if this node sent the first
+}
+
+// A guardedState is what is known of a connection under the mu of the peerTable.
+type guardedState struct {
+	trial     bool          // made for a comparison
+	preferred time.Duration // monotonic; when it was chosen for new streams; 0: never
+	evicted   bool          // its slot was given away
+	told      peerClock     // the other side's clock
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {

@@ -29,6 +29,18 @@
 //	                    └ no ─▶ relay path ─ upgrade: punch, plain ─▶ ┘
 //	                              ▲ remains open, takes over if the direct one fails
 //
+// [Transport] joins parts that have a life of their own: each has what it uses of the others,
+// and none has the transport. All share the table of peers.
+//
+//	peerTable  connections and peers      greeter        the hello, clocks, refusals
+//	members    who is a member            streamGuard    which streams are served, to whom
+//	rates      what peers may cost        joins          requests to join
+//	dialer     makes one connection       redialer       keeps contacts connected
+//	links      task and mail streams      bodyTransfers  streamed bodies
+//	relays     scores of relays           relayChooser   the relay in use
+//	reserver   reservations at relays     puncher        direct paths through NATs
+//	discovery  DHT, gossip topic, LAN     eventQueue     events for operators
+//
 // The package knows libp2p but nothing about tasks: it numbers frames and never opens an
 // envelope.
 package transport

@@ -5,7 +5,7 @@ func (t *Transport) HalfOpen() (n int) {
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()
 	for _, c := range t.peers.conns {
-		if !c.helloDone.Load() {
+		if !c.greeting.done.Load() {
 			n++
 		}
 	}

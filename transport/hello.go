@@ -180,9 +180,9 @@ func (g *greeter) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
 	}
 	sent := s.conn.clock.Mono()
 	h, err := readHello(s)
-	s.conn.gotMessage.Store(true)
+	s.conn.greeting.gotMessage.Store(true)
 	if first {
-		s.conn.helloRTT = s.conn.clock.Mono() - sent
+		s.conn.greeting.rtt = s.conn.clock.Mono() - sent
 	}
 	if err == nil && !first && len(h.GetChallenge()) > 0 {
 		h, err = g.answerChallenge(s, h)
@@ -325,7 +325,7 @@ func (g *greeter) precheckHello(c *conn, h *proto.Hello) error {
 // endHello records the result of the hello of c: err is nil if both sides accepted. It
 // returns false if there is a result already.
 func (g *greeter) endHello(c *conn, h *proto.Hello, err error) bool {
-	if c.helloDone.Swap(true) {
+	if c.greeting.done.Swap(true) {
 		return false
 	}
 	c.hello, c.err = h, err
@@ -350,7 +350,7 @@ func (g *greeter) endHello(c *conn, h *proto.Hello, err error) bool {
 		return true
 	}
 	n := g.peers.get(c.peer)
-	n.clock = c.told
+	n.clock = c.guarded.told
 	g.joined(n, c)
 	return true
 }
@@ -364,7 +364,7 @@ func (g *greeter) expectHello(ctx context.Context, c *conn) {
 	case <-c.gone:
 	case <-ctx.Done():
 	case <-timer.C:
-		if !c.joining.Load() {
+		if !c.greeting.joining.Load() {
 			g.logNoHello(c, errNoHello)
 			c.raw.Close()
 		}

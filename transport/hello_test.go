@@ -28,7 +28,7 @@ func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 		defer close(ended)
 		g.greeter.endHello(c, nil, refused)
 	}()
-	for !c.helloDone.Load() {
+	for !c.greeting.done.Load() {
 		runtime.Gosched()
 	}
 	for range 1000 {

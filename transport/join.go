@@ -35,7 +35,7 @@ type joins struct {
 // stranger, once per connection. Members also use it to request a renewal.
 func (j *joins) handle(raw network.Stream) {
 	c := j.peers.connOf(raw)
-	if c == nil || !c.verified() && c.joining.Swap(true) {
+	if c == nil || !c.verified() && c.greeting.joining.Swap(true) {
 		j.met.refused.Inc()
 		raw.Reset()
 		return
@@ -66,7 +66,7 @@ func (j *joins) serve(ctx context.Context, s *stream) error {
 	if err != nil {
 		return err
 	}
-	c.gotMessage.Store(true)
+	c.greeting.gotMessage.Store(true)
 	r := new(proto.JoinRequest)
 	if err := proto.DecodeKnown(b, r); err != nil {
 		return err
@@ -92,7 +92,7 @@ type TicketChecker interface {
 // since a new key costs nothing.
 func (j *joins) mayJoin(c *conn, r *proto.JoinRequest) bool {
 	if k, ok := j.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
-		c.hasTicket.Store(true)
+		c.greeting.hasTicket.Store(true)
 		return true
 	}
 	return j.rates.allow(c.peer, admit.Join) && (c.verified() || j.rates.allowAddress(c))

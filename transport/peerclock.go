@@ -30,7 +30,7 @@ func (p peerClock) ahead(c clock.Clock) time.Duration {
 // how long a hello that was not asked for took is unknown until the first PONG.
 func (g *greeter) helloClock(c *conn, h *proto.Hello) {
 	if ms := h.GetClockMs(); ms != 0 {
-		rtt := max(time.Duration(c.rtt.Load()), c.helloRTT)
+		rtt := max(time.Duration(c.rtt.Load()), c.greeting.rtt)
 		g.readClock(c, peerClock{wall: time.UnixMilli(ms), doubted: h.GetClockDoubted()}, rtt)
 	}
 }
@@ -52,9 +52,9 @@ func (g *greeter) readClock(c *conn, told peerClock, rtt time.Duration) {
 	g.peers.mu.Lock()
 	defer g.peers.mu.Unlock()
 	told.wall, told.at = told.wall.Add(rtt/2), g.cfg.Clock.Boot()
-	c.told = told
+	c.guarded.told = told
 	if n := g.peers.byID[c.peer]; n != nil {
-		n.clock = c.told
+		n.clock = c.guarded.told
 	}
 }
 

@@ -56,10 +56,10 @@ func (t *Transport) join(n *peerState, c *conn) {
 		}
 	}
 	if c.inbound && !c.direct() && n.path != nil {
-		c.trial = true // until the other side uses it
+		c.guarded.trial = true // until the other side uses it
 	}
-	if !c.trial {
-		c.preferred = max(t.cfg.Clock.Mono(), 1)
+	if !c.guarded.trial {
+		c.guarded.preferred = max(t.cfg.Clock.Mono(), 1)
 	}
 	n.conns = append(n.conns, c)
 	n.lastErr = nil
@@ -133,7 +133,7 @@ func (c *conn) checkAlive(ctx context.Context, busy time.Duration) {
 func (n *peerState) best() *conn {
 	var best *conn
 	for _, c := range n.conns {
-		if best == nil || c.direct() || !best.direct() && c.preferred >= best.preferred {
+		if best == nil || c.direct() || !best.direct() && c.guarded.preferred >= best.guarded.preferred {
 			best = c
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A peerTable has all connections and what is known of each peer. Its mu also guards the
-// fields of a [conn] that say so, and each [peerState]. Whoever holds it may emit events, start
-// tasks, log, count and end a link.
+// A peerTable has all connections and what is known of each peer. Its mu also guards
+// each [peerState] and the [guardedState] of each connection. Whoever holds it may emit events,
+// start tasks, log, count and move a link.
 type peerTable struct {
 	clock clock.Clock
 
@@ -180,7 +180,7 @@ func (pt *peerTable) closeHalfOpen(c *conn) {
 	pt.mu.Lock()
 	var open []*conn
 	for _, o := range pt.conns {
-		if o.peer == c.peer && o.direct() && !o.helloDone.Load() && pt.clock.Mono()-o.since >= minLate {
+		if o.peer == c.peer && o.direct() && !o.greeting.done.Load() && pt.clock.Mono()-o.since >= minLate {
 			open = append(open, o)
 		}
 	}

@@ -200,7 +200,7 @@ func (rc *relayChooser) dialTrial(ctx context.Context, p, relay proto.PeerID) *c
 	var c *conn
 	rc.peers.mu.Lock()
 	for _, o := range rc.peers.conns {
-		if by, ok := relayOf(o.raw.RemoteMultiaddr()); ok && by == relay && o.peer == p && o.trial {
+		if by, ok := relayOf(o.raw.RemoteMultiaddr()); ok && by == relay && o.peer == p && o.guarded.trial {
 			c = o
 		}
 	}
@@ -257,7 +257,7 @@ func (n *peerState) circuitBy(r proto.PeerID) (c *conn) {
 func (rc *relayChooser) prefer(n *peerState, c *conn) {
 	rc.peers.mu.Lock()
 	defer rc.peers.mu.Unlock()
-	c.preferred = rc.cfg.Clock.Mono()
+	c.guarded.preferred = rc.cfg.Clock.Mono()
 	rc.update(n)
 }
 
@@ -275,13 +275,13 @@ func (rc *relayChooser) follow(c *conn) {
 		return
 	}
 	now, best := rc.cfg.Clock.Mono(), n.best()
-	if best != c && !best.direct() && comparePeers(rc.self, c.peer) < 0 && now-best.preferred < followAfter {
+	if best != c && !best.direct() && comparePeers(rc.self, c.peer) < 0 && now-best.guarded.preferred < followAfter {
 		return
 	}
 	if best.direct() {
 		rc.group.start(func(ctx context.Context) { best.checkAlive(ctx, rc.cfg.Timing.Busy) })
 	}
-	c.preferred = now
+	c.guarded.preferred = now
 	rc.update(n)
 }
 

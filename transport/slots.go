@@ -65,7 +65,7 @@ func (pt *peerTable) admitStranger(c *conn) (victim *conn, ok bool) {
 	var all []strangerSlot
 	count := map[string]int{}
 	for _, x := range pt.conns {
-		if n := pt.byID[x.peer]; x.inbound && !x.verified() && !x.evicted && (n == nil || len(n.conns) == 0) {
+		if n := pt.byID[x.peer]; x.inbound && !x.verified() && !x.guarded.evicted && (n == nil || len(n.conns) == 0) {
 			o := originOf(x.raw.RemoteMultiaddr())
 			all = append(all, strangerSlot{x, o})
 			count[o]++
@@ -89,7 +89,7 @@ func (pt *peerTable) admitStranger(c *conn) (victim *conn, ok bool) {
 	if victim == nil {
 		return nil, false
 	}
-	victim.evicted = true
+	victim.guarded.evicted = true
 	return victim, true
 }
 
@@ -100,8 +100,8 @@ func oldestStranger(all []strangerSlot, now time.Duration, of func(origin string
 	for _, x := range all {
 		c := x.conn
 		switch {
-		case !of(x.origin) || c.hasTicket.Load():
-		case !c.gotMessage.Load():
+		case !of(x.origin) || c.greeting.hasTicket.Load():
+		case !c.greeting.gotMessage.Load():
 			silent = older(silent, c)
 		case now-c.since >= slotTime:
 			late = older(late, c)

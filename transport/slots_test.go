@@ -54,7 +54,7 @@ func (g *slotCase) arrive(from string) *conn {
 	}
 	g.peers.conns[raw] = c
 	for raw, old := range g.peers.conns { // what the task group does
-		if old.evicted {
+		if old.guarded.evicted {
 			delete(g.peers.conns, raw)
 		}
 	}
@@ -72,7 +72,7 @@ func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
 
 // ask is what arrives when a node asks to join.
 func (g *slotCase) ask(c *conn, ticket string) bool {
-	c.gotMessage.Store(true)
+	c.greeting.gotMessage.Store(true)
 	return g.joins.mayJoin(c, &proto.JoinRequest{TicketId: []byte(ticket)})
 }
 
@@ -125,7 +125,7 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 		for k := range maxSlotsPerOrigin {
 			c := g.arrive(fmt.Sprintf("/ip6/2001:db8:%d:%d::1/udp/4001/quic-v1", i+1, k))
 			if i == 0 && k == 0 {
-				c.gotMessage.Store(true)
+				c.greeting.gotMessage.Store(true)
 				first = c
 			}
 		}
@@ -133,23 +133,23 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 	if len(g.peers.conns) != maxUnverified {
 		t.Fatalf("%d slots are taken", len(g.peers.conns))
 	}
-	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.peers.conns) != maxUnverified || first.evicted {
-		t.Errorf("%d slots; one that sent a message was evicted: %v", len(g.peers.conns), first.evicted)
+	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.peers.conns) != maxUnverified || first.guarded.evicted {
+		t.Errorf("%d slots; one that sent a message was evicted: %v", len(g.peers.conns), first.guarded.evicted)
 	}
 	for _, c := range g.peers.conns {
-		c.gotMessage.Store(true)
+		c.greeting.gotMessage.Store(true)
 	}
 	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {
 		t.Error("one that sent a message was evicted")
 	}
 	g.clk.Advance(slotTime)
-	first.hasTicket.Store(true)
+	first.greeting.hasTicket.Store(true)
 	for i := range maxUnverified {
 		if g.arrive(fmt.Sprintf("/ip4/192.0.2.%d/tcp/4001", i+2)) == nil {
 			t.Errorf("connections that sent a message long ago keep out newcomer %d", i)
 		}
 	}
-	if first.evicted {
+	if first.guarded.evicted {
 		t.Error("one with a valid ticket was evicted")
 	}
 	for a, want := range map[string]string{

@@ -45,8 +45,8 @@ func (sg *streamGuard) filterStream(raw network.Stream) network.Stream {
 
 // filterBeforeHello is filterStream for a peer that is not known to be an active member.
 func (sg *streamGuard) filterBeforeHello(c *conn, raw network.Stream) (network.Stream, bool) {
-	defer c.waiting.Add(-1)
-	if c.waiting.Add(1) > maxWaiting || !c.verified() && !sg.rates.allow(c.peer, admit.Stream) {
+	defer c.greeting.waiting.Add(-1)
+	if c.greeting.waiting.Add(1) > maxWaiting || !c.verified() && !sg.rates.allow(c.peer, admit.Stream) {
 		return nil, false
 	}
 	s, name, err := peek(raw, sg.timing.Hello)
@@ -71,15 +71,15 @@ func (sg *streamGuard) filterBeforeHello(c *conn, raw network.Stream) (network.S
 func (sg *streamGuard) afterHello(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
 	return func(raw network.Stream) {
 		c := sg.peers.connOf(raw)
-		if c == nil || !sg.rates.allow(c.peer, admit.Stream) || c.waiting.Load() >= maxWaiting {
+		if c == nil || !sg.rates.allow(c.peer, admit.Stream) || c.greeting.waiting.Load() >= maxWaiting {
 			sg.met.refused.Inc()
 			raw.Reset()
 			return
 		}
-		c.waiting.Add(1)
+		c.greeting.waiting.Add(1)
 		ok := sg.group.start(func(ctx context.Context) {
 			verified := sg.greeter.awaitVerified(ctx, c)
-			c.waiting.Add(-1)
+			c.greeting.waiting.Add(-1)
 			if !verified {
 				raw.Reset()
 				return

@@ -154,7 +154,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		return
 	}
 	c := newConn(raw, p, t.cfg.Clock)
-	c.trial = !c.inbound && t.dialer.isTrial(raw, p)
+	c.guarded.trial = !c.inbound && t.dialer.isTrial(raw, p)
 	allowed, member := !c.inbound || t.rates.allow(p, admit.Conn), t.members.isMember(p)
 	t.peers.mu.Lock()
 	defer t.peers.mu.Unlock()
@@ -205,7 +205,7 @@ func (t *Transport) handleCtl(raw network.Stream) {
 			})
 			return
 		}
-		if c.helloDone.Load() || c.yielded.Swap(true) {
+		if c.greeting.done.Load() || c.greeting.yielded.Swap(true) {
 			raw.Reset()
 			return
 		}
@@ -233,7 +233,7 @@ func (t *Transport) initiateHello(ctx context.Context, c *conn) {
 		defer s.unblock(ctx)()
 		h, err = t.greeter.exchangeHellos(s, true)
 	}
-	if c.yielded.Load() { // the other side's hello is used instead
+	if c.greeting.yielded.Load() { // the other side's hello is used instead
 		if s != nil {
 			s.Reset()
 		}
