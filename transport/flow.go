@@ -132,11 +132,13 @@ func (f *flow) snapshot() Flow {
 }
 
 // Flows returns the streamed bodies in transit.
-func (t *Transport) Flows() []Flow {
-	t.bodies.flows.mu.Lock()
-	defer t.bodies.flows.mu.Unlock()
-	out := make([]Flow, 0, len(t.bodies.flows.all))
-	for f := range t.bodies.flows.all {
+func (t *Transport) Flows() []Flow { return t.bodies.flows.list() }
+
+func (fs *flows) list() []Flow {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	out := make([]Flow, 0, len(fs.all))
+	for f := range fs.all {
 		out = append(out, f.snapshot())
 	}
 	return out

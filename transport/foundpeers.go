@@ -22,6 +22,32 @@ type foundPeers struct {
 	strangers strangers
 }
 
+// seen records that p was seen on the LAN, at these addresses.
+func (f *foundPeers) seen(p proto.PeerID, addrs []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.strangers.note(p, f.clock.Mono())
+	x.Addrs, x.Seen, x.onLAN = addrs, f.clock.Now(), true
+}
+
+// due returns the nodes on the LAN for which a hello is due.
+func (f *foundPeers) due() []Stranger {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.strangers.due(f.clock.Mono())
+}
+
+// toReport returns p if a report of it is due.
+func (f *foundPeers) toReport(p proto.PeerID) (s Stranger, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.strangers[p]
+	if x == nil || x.trying || !x.shouldReport(f.clock.Mono()) {
+		return s, false
+	}
+	return x.Stranger, true
+}
+
 // list returns those that are no known members.
 func (f *foundPeers) list() []Stranger {
 	f.mu.Lock()

@@ -45,6 +45,7 @@ type lan struct {
 	log       *slog.Logger
 	met       *metrics
 	group     *taskGroup
+	peers     *peerTable
 	members   *members
 	strangers *foundPeers
 	start     func(name string) (io.Closer, error)
@@ -59,7 +60,7 @@ type lan struct {
 
 func newLAN(d *discovery, h host.Host, local *localAddrs) *lan {
 	l := &lan{
-		host: h, local: local, cfg: d.cfg, log: d.log, met: d.met, group: d.group, members: d.members, strangers: d.found,
+		host: h, local: local, cfg: d.cfg, log: d.log, met: d.met, group: d.group, peers: d.peers, members: d.members, strangers: d.found,
 		found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials), moved: make(chan struct{}, 1),
 		state: "not started", watchers: make(map[*watcher]bool),
 	}
@@ -169,14 +170,10 @@ func (l *lan) addFound(info peer.AddrInfo) {
 		return
 	}
 	addrs := addrStrings(plausible(l.host.Addrs(), info.Addrs))
-	if len(addrs) == 0 || l.members.peers.connected(p) {
+	if len(addrs) == 0 || l.peers.connected(p) {
 		return
 	}
-	d := l.strangers
-	d.mu.Lock()
-	x := d.strangers.note(p, l.cfg.Clock.Mono())
-	x.Addrs, x.Seen, x.onLAN = addrs, l.cfg.Clock.Now(), true
-	d.mu.Unlock()
+	l.strangers.seen(p, addrs)
 	l.notifyWatchers(Found{p, addrs})
 }
 
@@ -185,12 +182,7 @@ func (l *lan) dialDue() {
 	if l.members.gate.Hello() == nil {
 		return // no certificate yet
 	}
-	now := l.cfg.Clock.Mono()
-	d := l.strangers
-	d.mu.Lock()
-	due := d.strangers.due(now)
-	d.mu.Unlock()
-	for _, s := range due {
+	for _, s := range l.strangers.due() {
 		select {
 		case l.slots <- struct{}{}:
 			if !l.group.start(func(ctx context.Context) {
@@ -223,15 +215,10 @@ func (l *lan) greet(ctx context.Context, s Stranger) {
 
 // report reports a sighted stranger, at a limited rate.
 func (l *lan) report(p proto.PeerID) {
-	d := l.strangers
-	d.mu.Lock()
-	x := d.strangers[p]
-	if x == nil || x.trying || !x.shouldReport(l.cfg.Clock.Mono()) {
-		d.mu.Unlock()
+	s, ok := l.strangers.toReport(p)
+	if !ok {
 		return
 	}
-	s := x.Stranger
-	d.mu.Unlock()
 	l.met.lanFinds.WithLabelValues("stranger").Inc()
 	if l.cfg.Seen != nil {
 		l.cfg.Seen(s)

@@ -52,10 +52,7 @@ func (t *Transport) Paths(p proto.PeerID) PathReport {
 	}
 	slices.SortStableFunc(r.Paths, func(a, b Path) int { return cmp.Compare(b.rank(), a.rank()) })
 	r.Paths = append(r.Paths, t.candidates(p, r.Paths)...)
-	h := t.puncher
-	h.mu.Lock()
-	r.Punches = slices.Clone(h.history[p])
-	h.mu.Unlock()
+	r.Punches = t.puncher.attempts(p)
 	r.Cause = explainPath(best, len(conns), r.Punches, lastErr)
 	return r
 }

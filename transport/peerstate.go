@@ -44,7 +44,7 @@ type peerState struct {
 // maxBodies is how many streamed bodies are transferred at once to, and from, a peer.
 const maxBodies = 2
 
-// join adds a verified connection. The caller holds mu.
+// join adds a verified connection. The caller holds the mu of peers.
 func (t *Transport) join(n *peerState, c *conn) {
 	for _, old := range n.conns {
 		switch {
@@ -74,7 +74,7 @@ func (t *Transport) join(n *peerState, c *conn) {
 	}
 }
 
-// leave removes a closed connection. The caller holds mu.
+// leave removes a closed connection. The caller holds the mu of peers.
 func (t *Transport) leave(c *conn) {
 	n := t.peers.byID[c.peer]
 	if n == nil {
@@ -176,7 +176,7 @@ func (t *Transport) Peers() []PeerStatus {
 	return all
 }
 
-// status describes the connection to n. The caller holds mu.
+// status describes the connection to n. The caller holds the mu of its table.
 func (n *peerState) status(clk clock.Clock) PeerStatus {
 	s := PeerStatus{Peer: n.peer, LastSeen: n.lastSeen, Linked: n.link != nil}
 	if n.lastErr != nil {

@@ -312,6 +312,13 @@ func (pu *puncher) record(id proto.PeerID, p Punch) {
 	pu.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
+// attempts returns the attempts to reach p, oldest first.
+func (pu *puncher) attempts(p proto.PeerID) []Punch {
+	pu.mu.Lock()
+	defer pu.mu.Unlock()
+	return slices.Clone(pu.history[p])
+}
+
 // tryDirect tries each way to a direct path once: a punch, initiated by the side that was
 // dialed, then the plain addresses, one of which may work by now. Those of a peer that any
 // node can dial come first. Those of others must not: what arrives at a router before its

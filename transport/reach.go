@@ -57,7 +57,7 @@ type addrConfirmer interface {
 }
 
 // updatePath checks whether the best path to n has changed: then new streams use it, the
-// open link moves to it, and observers are notified. The caller holds mu.
+// open link moves to it, and observers are notified. The caller holds the mu of peers.
 func (t *Transport) updatePath(n *peerState) {
 	now, before := n.best(), n.path
 	if l := n.link; l != nil && now != nil && shouldMove(now, l.conn) {
