@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sort"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/clock"
@@ -258,5 +259,77 @@ func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, er
 		return 0, fmt.Errorf("ping %s: the connection closed", p)
 	case <-ctx.Done():
 		return 0, fmt.Errorf("ping %s: %w", p, ctx.Err())
+	}
+}
+
+// updatePath checks whether the best path to n has changed: then new streams use it, the
+// open link moves to it, and observers are notified. The caller holds the mu of peers.
+func (t *Transport) updatePath(n *peerState) {
+	now, before := n.best(), n.path
+	if l := n.link; l != nil && now != nil && shouldMove(now, l.conn) {
+		l.move()
+	}
+	if now != nil && !now.direct() && !n.upgrading {
+		n.upgrading = t.group.start(func(ctx context.Context) { t.upgrade(ctx, n) })
+	}
+	if now == before {
+		return
+	}
+	n.path = now
+	notify(t.reach.reserver.wake)
+	switch {
+	case now == nil:
+		t.events.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
+	case before == nil:
+		t.events.emit(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
+	case pathOf(now) != pathOf(before): // otherwise both sides dialed each other
+		t.met.paths.Inc()
+		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
+		t.events.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before)})
+	}
+}
+
+// shouldMove reports whether the link on old moves to c, which is now in use: a direct
+// path, or another relay.
+func shouldMove(c, old *conn) bool {
+	by, _ := relayOf(c.raw.RemoteMultiaddr())
+	before, relayed := relayOf(old.raw.RemoteMultiaddr())
+	return relayed && by != before
+}
+
+func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
+
+// upgrade seeks a direct path to n and, until there is one, a better relay, until there
+// is no connection or ctx is done.
+func (t *Transport) upgrade(ctx context.Context, n *peerState) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { t.chooser.watch(ctx, n) })
+	var next time.Duration // when a direct path is tried next
+	for tries := 0; ; {
+		t.peers.mu.Lock()
+		c := n.best()
+		if c == nil || c.direct() || ctx.Err() != nil {
+			n.upgrading = false
+			t.peers.mu.Unlock()
+			return
+		}
+		punches := slices.ContainsFunc(n.conns, func(c *conn) bool { return c.inbound && !c.direct() })
+		t.peers.mu.Unlock()
+		if now := t.cfg.Clock.Mono(); now >= next {
+			t.puncher.tryDirect(ctx, n.peer, punches)
+			next = t.cfg.Clock.Mono() + punchPauses[min(tries, len(punchPauses)-1)]
+			tries++
+		}
+		timer := time.NewTimer(min(measureEvery, next-t.cfg.Clock.Mono()))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-n.wake:
+			tries, next = 0, 0
+		}
+		timer.Stop()
 	}
 }

@@ -112,7 +112,21 @@ func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	t.group.start(t.redialer.run)
 	t.group.start(t.watchNetwork)
 	t.group.start(t.watchMembers)
-	return t.startReach()
+	stop = func() {}
+	if t.cfg.Relay {
+		end, err := t.startRelay()
+		if err != nil {
+			return stop, err
+		}
+		stop = end
+	}
+	t.group.start(t.reach.reserver.run)
+	t.group.start(t.puncher.run)
+	t.group.start(t.measureAll)
+	if t.cfg.Observe != nil {
+		t.group.start(t.events.run)
+	}
+	return stop, nil
 }
 
 // Opened is closed when Run has begun to accept connections, or failed to.
