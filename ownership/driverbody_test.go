@@ -165,10 +165,10 @@ func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
 		w.nodes[0].add(0, nil)
 		time.Sleep(5 * time.Second)
 		first := w.holder(t)
-		w.bodies.wanted(1) // for the next owner
 		if err := first.driver.Return(context.Background(), testTaskID(0), "it does not come", 30_000); err != nil {
 			t.Fatal(err)
 		}
+		w.bodies.wanted(1) // for the next owner; this one must not find it there
 		w.settled(1, time.Minute)
 		if got, want := w.ends[testTaskID(0)][0], 1-first.index; got[len("SUCCESS by ")] != byte('0'+want) {
 			t.Errorf("ended as %q, want by node %d", got, want)
