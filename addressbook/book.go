@@ -171,7 +171,7 @@ func (b *Book) byTheClocks(h *proto.Hello, err error) error {
 	if ahead < 0 {
 		way = "behind"
 	}
-	return fmt.Errorf("the clock of the refused node is %s %s that of the other: %s: %w", ahead.Abs(), way, identity.CompareClocks, err)
+	return fmt.Errorf("the clock of the refused node is %s %s that of the other: %w: %w", ahead.Abs(), way, identity.ErrClocks, err)
 }
 
 // Admit checks a hello and stores what it states: a genuine certificate of this mesh (a

@@ -181,7 +181,7 @@ func (c *Checks) checkTime(h *proto.Header) error {
 		return refuse(proto.CodeExpired, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.Created > now+skew:
 		// One of the two clocks is wrong: the envelope may be accepted later.
-		return refuse(proto.CodeBusy, "it is from the future, %s: "+CompareClocks, time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeClock, "it is from the future, %s", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 	none := func(*proto.Header) {}
 	ms := func(d time.Duration) int64 { return today.Add(d).UnixMilli() }
 	denied, form, expiredCode := proto.CodeDenied, proto.CodeBadForm, proto.CodeExpired
-	badSignature, badKey, busy := proto.CodeBadSignature, proto.CodeBadKey, proto.CodeBusy
+	badSignature, badKey, busy, clock := proto.CodeBadSignature, proto.CodeBadKey, proto.CodeBusy, proto.CodeClock
 	unknown, large := proto.CodeUnknownVersion, proto.CodeTooLarge
 
 	all := []inbound{
@@ -72,8 +72,8 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 		{"expired long ago", as(func(h *proto.Header) { h.Created, h.NotAfter = 0, 1 }), expiredCode},
 		{"lives too long", as(func(h *proto.Header) { h.NotAfter = h.Created + proto.MaxTTL.Milliseconds() + 1 }), form},
 		{"lives forever", as(func(h *proto.Header) { h.NotAfter = 1<<63 - 1 }), form},
-		{"from tomorrow", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(24*time.Hour), ms(25*time.Hour) }), busy},
-		{"a second from the future", as(func(h *proto.Header) { h.Created = ms(proto.Skew + time.Second) }), busy},
+		{"from tomorrow", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(24*time.Hour), ms(25*time.Hour) }), clock},
+		{"a second from the future", as(func(h *proto.Header) { h.Created = ms(proto.Skew + time.Second) }), clock},
 		{"with an unknown critical entry", as(func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: proto.TagCritical | 99}} }), unknown},
 		{"with a stream of no size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, 0) }), form},
 		{"with a stream of an impossible size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, proto.SealedSize(proto.ChunkSize)+1) }), form},

@@ -15,17 +15,17 @@ import (
 // refused.
 const MaxKeyLife = MaxMemberLife
 
-// CompareClocks ends the text of a refusal that a wrong clock explains.
-const CompareClocks = "compare the clocks"
-
 // Errors of records signed by peers.
 var (
 	// ErrBadRecord is returned for a malformed record.
 	ErrBadRecord = errors.New("identity: bad record")
 	// ErrExpired is returned for an expired record, along with its content.
 	ErrExpired = errors.New("identity: the record has expired")
-	// ErrNotYet is returned for a record that becomes valid more than EarlyGrace from now.
-	ErrNotYet = errors.New("identity: the record is not valid yet: " + CompareClocks)
+	// ErrClocks is wrapped by an error that a wrong clock explains.
+	ErrClocks = errors.New("compare the clocks")
+	// ErrNotYet is returned for a record that becomes valid more than EarlyGrace from now. It
+	// wraps [ErrClocks].
+	ErrNotYet = fmt.Errorf("identity: the record is not valid yet: %w", ErrClocks)
 )
 
 // maxDetails bounds what is decoded of a record, in bytes.

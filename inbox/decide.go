@@ -8,10 +8,6 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// CannotStart begins the detail of a refusal with CodeNoHandler if there is a handler and
-// its program cannot be started.
-const CannotStart = "its handler cannot be started"
-
 // An idStatus is the relation of an arrival to the known task ids.
 type idStatus byte
 
@@ -101,7 +97,7 @@ func (input *acceptInput) verdict() Verdict {
 	case input.refused != "":
 		return refuse(proto.CodeDenied, input.refused)
 	case input.absent != "":
-		return refuse(proto.CodeNoHandler, CannotStart+": "+input.absent)
+		return refuse(proto.CodeCannotStart, input.absent)
 	case input.noBody:
 		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	}

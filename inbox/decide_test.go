@@ -48,6 +48,7 @@ func TestVerdict(t *testing.T) {
 		{"past its time by a doubted clock", with(func(input *acceptInput) { input.now, input.doubted = 1001, true }), proto.CodeBusy},
 		{"draining", with(func(input *acceptInput) { input.draining = true }), proto.CodeDraining},
 		{"no handler", with(func(input *acceptInput) { input.handled = false }), proto.CodeNoHandler},
+		{"its handler cannot be started", with(func(input *acceptInput) { input.absent = "no program" }), proto.CodeCannotStart},
 		{"not allowed", with(func(input *acceptInput) { input.allowed = false }), proto.CodeDenied},
 		{"too large", with(func(input *acceptInput) { input.tooLarge = true }), proto.CodeTooLarge},
 		{"refused by its handler", with(func(input *acceptInput) { input.refused = "no arguments" }), proto.CodeDenied},

@@ -192,7 +192,7 @@ func TestASuspendedKindAcceptsNothing(t *testing.T) {
 		if !f.in.Suspend(spec.Kind, "program gone") || f.in.Suspend(spec.Kind, "program gone") {
 			t.Error("Suspend does not report changes")
 		}
-		if v := f.accept(proto.CodeNoHandler, b); !strings.Contains(v[0].Detail, "program gone") {
+		if v := f.accept(proto.CodeCannotStart, b); v[0].Detail != "program gone" {
 			t.Errorf("refused with %q", v[0].Detail)
 		}
 		if code := f.in.Leasable(spec.Kind, home, nil, 0); code != proto.CodeNoHandler {

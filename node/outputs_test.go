@@ -70,9 +70,9 @@ func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Explainer.Why(t.Context(), id)
-		return strings.Contains(why.Cause.Detail, "cannot be started")
+		return why.Cause.Code == wire.NoteRefusedProgram
 	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
-	if why.Cause.Code != wire.NoteRefusedProgram || why.Cause.Peer != "b" {
+	if why.Cause.Peer != "b" || why.Cause.Refusal != "CANNOT_START" {
 		t.Errorf("the cause is %+v", why.Cause)
 	}
 	if err := os.WriteFile(program, []byte("#!/bin/sh\necho here\n"), 0o700); err != nil {

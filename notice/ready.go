@@ -15,7 +15,7 @@ const readyEvery = time.Second
 
 // Refused takes note that p was refused with code, perhaps for lack of room.
 func (n *Notices) Refused(p proto.PeerID, code proto.Code) {
-	if code == proto.CodeFull || code == proto.CodeBusy {
+	if code == proto.CodeFull || code == proto.CodeBusy || code == proto.CodeClock {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.refused[p] = true
@@ -30,8 +30,8 @@ func (n *Notices) takeRefused() []proto.PeerID {
 	return slices.Collect(maps.Keys(n.refused))
 }
 
-// AnnounceServed notifies every connected peer that this node takes what it refused as NO_HANDLER:
-// it has a handler, or a box, that it did not have.
+// AnnounceServed notifies every connected peer that this node takes what it refused as NO_HANDLER
+// or CANNOT_START: it has a handler, or a box, that it did not have.
 func (n *Notices) AnnounceServed() {
 	n.sendReady(&proto.Ready{Handlers: true}, append(n.net.ConnectedPeers(), n.Keys.Peer()))
 }
@@ -81,11 +81,11 @@ func (n *Notices) Ready(from proto.PeerID, r *proto.Ready) {
 func (n *Notices) retryRefused(ctx context.Context, from proto.PeerID, r *proto.Ready) {
 	var codes []proto.Code
 	if r.GetHandlers() {
-		codes = append(codes, proto.CodeNoHandler)
+		codes = append(codes, proto.CodeNoHandler, proto.CodeCannotStart)
 		n.RetryMail(ctx, from, proto.CodeNoHandler)
 	}
 	if r.GetRoom() {
-		codes = append(codes, proto.CodeFull, proto.CodeBusy, proto.CodeDraining)
+		codes = append(codes, proto.CodeFull, proto.CodeBusy, proto.CodeClock, proto.CodeDraining)
 	}
 	n.Outbox.RetryNow(from, codes...)
 }

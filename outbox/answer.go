@@ -235,7 +235,7 @@ func (o *Outbox) wantsCancel(k backlog.Key) bool {
 // again.
 func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
 	o, k := ps.o, a.item.Key
-	timed := a.refusal.Code == proto.CodeExpired || a.refusal.Code == proto.CodeBusy
+	timed := slices.Contains([]proto.Code{proto.CodeExpired, proto.CodeBusy, proto.CodeClock}, a.refusal.Code)
 	if timed && o.timesMoved(a) && o.certainlyNotDelivered(k, a.rec) && o.resignWithNewTimes(ctx, k) {
 		ps.mu.Lock()
 		delete(ps.arrivedBodies, k)

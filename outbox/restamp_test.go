@@ -46,7 +46,7 @@ func newSkewedHome(t *testing.T, off time.Duration) *skewedHome {
 		checks := identity.Checks{Mesh: identity.Mesh{ID: testMesh}, Self: h.g.peer(), Now: time.Now(), Verifier: h.g.verifier}
 		env.Signature = m.Signature
 		var no *identity.CheckError
-		if _, err := checks.Check(&env); errors.As(err, &no) && (no.Code == proto.CodeExpired || no.Code == proto.CodeBusy) {
+		if _, err := checks.Check(&env); errors.As(err, &no) && (no.Code == proto.CodeExpired || no.Code == proto.CodeClock) {
 			return &proto.Refusal{Code: no.Code, Detail: no.Error()}
 		}
 		return nil

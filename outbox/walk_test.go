@@ -39,7 +39,7 @@ func TestRefusedTask(t *testing.T) {
 		code proto.Code
 		want proto.TaskState
 	}{
-		{proto.CodeNoHandler, pending}, {proto.CodeFull, pending}, {proto.CodeBusy, pending},
+		{proto.CodeNoHandler, pending}, {proto.CodeCannotStart, pending}, {proto.CodeClock, pending}, {proto.CodeFull, pending}, {proto.CodeBusy, pending},
 		{proto.CodeDraining, pending}, {proto.CodeBadKey, pending},
 		{proto.CodeUnknownVersion, pending}, {proto.Code(77), pending},
 		{proto.CodeExpired, pending}, {proto.CodeDenied, dead}, {proto.CodeBadSignature, dead},

@@ -118,6 +118,7 @@ func goldenMessages() map[string]pb.Message {
 			Version: 1, Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1", "/dns4/a.example/tcp/7420"},
 			Boot: 1_700_000_000, BootId: seq(4, 16), Software: "balefire-node 1.0", Refusal: "twin", Features: []string{"fec"},
 		},
+		"hello_clock":     &Hello{Version: 1, Refusal: "the record is not valid yet", RefusalCode: CodeClock, ClockMs: 1_790_000_000_000},
 		"hello_revoked":   &Hello{Version: 1, Refusal: "REVOKED", Revocation: member},
 		"hello_challenge": &Hello{Version: 1, Challenge: seq(0x20, 32)},
 		"hello_proof":     &Hello{Version: 1, Proof: seq(0x50, 32)},

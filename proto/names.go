@@ -56,6 +56,9 @@ const (
 	CodeNeedBody       = Code_CODE_NEED_BODY
 	CodeInternal       = Code_CODE_INTERNAL
 	CodeHeld           = Code_CODE_HELD
+	CodeCannotStart    = Code_CODE_CANNOT_START
+	CodeClock          = Code_CODE_CLOCK
+	CodeNoMesh         = Code_CODE_NO_MESH
 )
 
 // The types of a Message: see [MessageType].

@@ -232,6 +232,9 @@ const (
 	Code_CODE_NEED_BODY       Code = 15 // the streamed body is not here yet: offer it first
 	Code_CODE_INTERNAL        Code = 16 // retried later: the receiver failed and wrote nothing
 	Code_CODE_HELD            Code = 17 // OPENED: another reader has the box, which has one at a time
+	Code_CODE_CANNOT_START    Code = 18 // its handler is there and cannot be started: retried later, spends no attempt
+	Code_CODE_CLOCK           Code = 19 // the clocks of the two nodes differ too much: retried later
+	Code_CODE_NO_MESH         Code = 20 // HELLO: the sender is in no mesh yet
 )
 
 // Enum value maps for Code.
@@ -255,6 +258,9 @@ var (
 		15: "CODE_NEED_BODY",
 		16: "CODE_INTERNAL",
 		17: "CODE_HELD",
+		18: "CODE_CANNOT_START",
+		19: "CODE_CLOCK",
+		20: "CODE_NO_MESH",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":     0,
@@ -275,6 +281,9 @@ var (
 		"CODE_NEED_BODY":       15,
 		"CODE_INTERNAL":        16,
 		"CODE_HELD":            17,
+		"CODE_CANNOT_START":    18,
+		"CODE_CLOCK":           19,
+		"CODE_NO_MESH":         20,
 	}
 )
 
@@ -336,7 +345,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MODE_AT_LEAST_ONCE\x10\x01\x12\x15\n" +
-	"\x11MODE_AT_MOST_ONCE\x10\x02*\xda\x02\n" +
+	"\x11MODE_AT_MOST_ONCE\x10\x02*\x93\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCODE_NO_HANDLER\x10\x01\x12\r\n" +
@@ -358,7 +367,11 @@ const file_state_proto_rawDesc = "" +
 	"CODE_MOVED\x10\x0e\x12\x12\n" +
 	"\x0eCODE_NEED_BODY\x10\x0f\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x10\x12\r\n" +
-	"\tCODE_HELD\x10\x11B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\tCODE_HELD\x10\x11\x12\x15\n" +
+	"\x11CODE_CANNOT_START\x10\x12\x12\x0e\n" +
+	"\n" +
+	"CODE_CLOCK\x10\x13\x12\x10\n" +
+	"\fCODE_NO_MESH\x10\x14B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once

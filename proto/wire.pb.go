@@ -338,7 +338,7 @@ func (x *Mark) GetCounter() uint64 {
 // that waits with such tasks may send them at once.
 type Ready struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers or boxes have changed: tasks and mail refused as NO_HANDLER
+	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers or boxes have changed: tasks and mail refused as NO_HANDLER or CANNOT_START
 	Room          bool                   `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`         // it has capacity again: tasks refused as FULL, BUSY or DRAINING
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -482,20 +482,21 @@ func (x *LookupReply) GetUnknown() [][]byte {
 // Hello opens every connection in both directions. Nothing else is read before it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                // protocol version, 1
-	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`                         // of the sender
-	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"`            // the sender's current sealing key
-	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                                     // multiaddrs of the sender, at most 32 of 256 bytes
-	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                                      // the sender's boot number; a receiver refuses a lower one than it has seen
-	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                     // 16 random bytes of this start
-	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                               // name and version, at most 128 bytes
-	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                                 // why the other side is refused, at most MaxReason bytes; the connection is closed
-	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                               // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
-	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                            // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
-	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                    // 32 bytes: the answer to a challenge; the only other field is the version
-	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`                          // with refusal: what ended the membership of the other side
-	ClockMs       int64                  `protobuf:"varint,13,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`                // the sender's clock now, by which it dates what it signs, Unix milliseconds; 0: not told
-	ClockDoubted  bool                   `protobuf:"varint,14,opt,name=clock_doubted,json=clockDoubted,proto3" json:"clock_doubted,omitempty"` // the sender does not rely on its clock
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                                    // protocol version, 1
+	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`                                             // of the sender
+	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"`                                // the sender's current sealing key
+	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                                                         // multiaddrs of the sender, at most 32 of 256 bytes
+	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                                                          // the sender's boot number; a receiver refuses a lower one than it has seen
+	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                                         // 16 random bytes of this start
+	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                                                   // name and version, at most 128 bytes
+	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                                                     // why the other side is refused, at most MaxReason bytes; the connection is closed
+	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                                                   // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
+	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                                                // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
+	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                                        // 32 bytes: the answer to a challenge; the only other field is the version
+	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`                                              // with refusal: what ended the membership of the other side
+	ClockMs       int64                  `protobuf:"varint,13,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`                                    // the sender's clock now, by which it dates what it signs, Unix milliseconds; 0: not told; with refusal only if that is because of the clocks
+	ClockDoubted  bool                   `protobuf:"varint,14,opt,name=clock_doubted,json=clockDoubted,proto3" json:"clock_doubted,omitempty"`                     // the sender does not rely on its clock
+	RefusalCode   Code                   `protobuf:"varint,15,opt,name=refusal_code,json=refusalCode,proto3,enum=transport.v1.Code" json:"refusal_code,omitempty"` // with refusal: CLOCK, NO_MESH, or 0 for a reason that the other side does not act on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -626,6 +627,13 @@ func (x *Hello) GetClockDoubted() bool {
 		return x.ClockDoubted
 	}
 	return false
+}
+
+func (x *Hello) GetRefusalCode() Code {
+	if x != nil {
+		return x.RefusalCode
+	}
+	return Code_CODE_UNSPECIFIED
 }
 
 // Signed is a statement as bytes with the signature of its author: the details
@@ -1585,7 +1593,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Lookup\x12\x14\n" +
 	"\x05tasks\x18\x01 \x03(\fR\x05tasks\"'\n" +
 	"\vLookupReply\x12\x18\n" +
-	"\aunknown\x18\x01 \x03(\fR\aunknown\"\xcd\x03\n" +
+	"\aunknown\x18\x01 \x03(\fR\aunknown\"\x84\x04\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1604,7 +1612,8 @@ const file_wire_proto_rawDesc = "" +
 	"revocation\x18\f \x01(\v2\x14.transport.v1.SignedR\n" +
 	"revocation\x12\x19\n" +
 	"\bclock_ms\x18\r \x01(\x03R\aclockMs\x12#\n" +
-	"\rclock_doubted\x18\x0e \x01(\bR\fclockDoubted\"\x86\x01\n" +
+	"\rclock_doubted\x18\x0e \x01(\bR\fclockDoubted\x125\n" +
+	"\frefusal_code\x18\x0f \x01(\x0e2\x12.transport.v1.CodeR\vrefusalCode\"\x86\x01\n" +
 	"\x06Signed\x12\x18\n" +
 	"\adetails\x18\x01 \x01(\fR\adetails\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x16\n" +
@@ -1726,24 +1735,25 @@ var file_wire_proto_depIdxs = []int32{
 	8,  // 3: transport.v1.Hello.certificate:type_name -> transport.v1.Signed
 	8,  // 4: transport.v1.Hello.key_record:type_name -> transport.v1.Signed
 	8,  // 5: transport.v1.Hello.revocation:type_name -> transport.v1.Signed
-	8,  // 6: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
-	11, // 7: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
-	8,  // 8: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
-	8,  // 9: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
-	8,  // 10: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
-	16, // 11: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
-	8,  // 12: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
-	8,  // 13: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
-	0,  // 14: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
-	23, // 15: transport.v1.Offer.type:type_name -> transport.v1.MessageType
-	21, // 16: transport.v1.OfferReply.code:type_name -> transport.v1.Code
-	22, // 17: transport.v1.OfferReply.state:type_name -> transport.v1.TaskState
-	21, // 18: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	21, // 6: transport.v1.Hello.refusal_code:type_name -> transport.v1.Code
+	8,  // 7: transport.v1.Signed.issuer:type_name -> transport.v1.Signed
+	11, // 8: transport.v1.Receipts.receipts:type_name -> transport.v1.Receipt
+	8,  // 9: transport.v1.JoinRequest.key_record:type_name -> transport.v1.Signed
+	8,  // 10: transport.v1.JoinRequest.certificate:type_name -> transport.v1.Signed
+	8,  // 11: transport.v1.JoinReply.certificate:type_name -> transport.v1.Signed
+	16, // 12: transport.v1.JoinReply.peers:type_name -> transport.v1.KnownPeer
+	8,  // 13: transport.v1.KnownPeer.certificate:type_name -> transport.v1.Signed
+	8,  // 14: transport.v1.KnownPeer.key_record:type_name -> transport.v1.Signed
+	0,  // 15: transport.v1.Offer.envelope:type_name -> transport.v1.Envelope
+	23, // 16: transport.v1.Offer.type:type_name -> transport.v1.MessageType
+	21, // 17: transport.v1.OfferReply.code:type_name -> transport.v1.Code
+	22, // 18: transport.v1.OfferReply.state:type_name -> transport.v1.TaskState
+	21, // 19: transport.v1.ChunkReply.code:type_name -> transport.v1.Code
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

@@ -99,7 +99,7 @@ func (d *dialer) dialHost(ctx context.Context, p proto.PeerID, addrs []string, c
 	case p == d.self:
 		return errors.New("the peer is this node itself")
 	case d.gate.Blocked(p):
-		return &RefusedError{p, "it is blocked", false}
+		return &RefusedError{Peer: p, Reason: "it is blocked"}
 	}
 	list, err := parseAddrs(p, addrs)
 	if err != nil {

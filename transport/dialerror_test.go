@@ -99,10 +99,10 @@ func TestRefusalByARelay(t *testing.T) {
 		err  error
 		want *RefusedError
 	}{
-		{"by the peer", errors.Join(errors.New("no route"), fmt.Errorf("hello: %w", &RefusedError{peer, "no", true})), &RefusedError{peer, "no", true}},
-		{"by its relay", fmt.Errorf("hello: %w", &RefusedError{relay, "no", true}), nil},
-		{"by its relay and by the peer", errors.Join(&RefusedError{relay, "no", true}, &RefusedError{peer, "no", false}), &RefusedError{peer, "no", false}},
-		{"by the gater of the peer", dial(direct, gated), &RefusedError{peer, reasonGated, true}},
+		{"by the peer", errors.Join(errors.New("no route"), fmt.Errorf("hello: %w", &RefusedError{peer, "no", true, 0})), &RefusedError{peer, "no", true, 0}},
+		{"by its relay", fmt.Errorf("hello: %w", &RefusedError{relay, "no", true, 0}), nil},
+		{"by its relay and by the peer", errors.Join(&RefusedError{relay, "no", true, 0}, &RefusedError{peer, "no", false, 0}), &RefusedError{peer, "no", false, 0}},
+		{"by the gater of the peer", dial(direct, gated), &RefusedError{peer, reasonGated, true, 0}},
 		{"by the gater of its relay", dial(circuit, fmt.Errorf("open a stream to the relay: %w", gated)), nil},
 		{"by nobody", dial(direct, errors.New("no route")), nil},
 	} {
@@ -153,7 +153,7 @@ func TestDialErrorsAreInOurWords(t *testing.T) {
 	if got := describeHelloError(lost); got.Error() != "no hello was received: the connection was closed" || !errors.Is(got, lost) {
 		t.Errorf("%v", got)
 	}
-	refused := &RefusedError{proto.PeerID{1}, "no", true}
+	refused := &RefusedError{proto.PeerID{1}, "no", true, 0}
 	if got := describeHelloError(refused); got != error(refused) {
 		t.Errorf("%v", got)
 	}

@@ -94,6 +94,6 @@ func (f *foundPeers) tryHello(ctx context.Context, p proto.PeerID, addrs []strin
 	}
 	x.failed(f.clock.Mono(), err, longest)
 	refused := asRefusal(p, err)
-	x.Joins = refused != nil && refused.Theirs && refused.Reason == reasonNoMesh
+	x.Joins = refused != nil && refused.Theirs && refused.Code == proto.CodeNoMesh
 	return err
 }

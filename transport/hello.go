@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +34,8 @@ type greeter struct {
 type RefusedError struct {
 	Peer   proto.PeerID // the other side
 	Reason string
-	Theirs bool // the peer refused; otherwise this node did
+	Theirs bool       // the peer refused; otherwise this node did
+	Code   proto.Code // CodeClock, CodeNoMesh, or 0: no other reason is acted on
 }
 
 func (e *RefusedError) Error() string {
@@ -60,7 +60,7 @@ func asRefusal(p proto.PeerID, err error) *RefusedError {
 		return nil
 	case *network.ConnError:
 		if e.Remote && e.ErrorCode == network.ConnGated {
-			return &RefusedError{p, reasonGated, true}
+			return &RefusedError{Peer: p, Reason: reasonGated, Theirs: true}
 		}
 	case *swarm.TransportError:
 		if isCircuit(e.Address) {
@@ -135,7 +135,7 @@ func (l *refusalLog) first(r refusalKey, now time.Duration) bool {
 // errNoMember is returned by a node without a certificate.
 var errNoMember = errors.New("transport: this node is in no mesh yet; join one with a ticket")
 
-// reasonNoMesh is sent by a node that waits to join a mesh. Peers compare it.
+// reasonNoMesh is sent by a node that waits to join a mesh.
 const reasonNoMesh = "this node is in no mesh yet"
 
 // maxReason bounds the reason sent with a refusal.
@@ -218,8 +218,8 @@ func (g *greeter) sendFirstHello(s *stream) error {
 // sendHello sends this node's hello, or the reason for a refusal.
 func (g *greeter) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: g.members.revocationOf(s.conn.peer)}
-		if strings.Contains(r.Reason, identity.CompareClocks) { // it has shown a genuine certificate
+		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), RefusalCode: r.Code, Revocation: g.members.revocationOf(s.conn.peer)}
+		if r.Code == proto.CodeClock { // it has shown a genuine certificate
 			h.ClockMs = g.cfg.Clock.Now().UnixMilli()
 		}
 		return g.writeHello(s, h)
@@ -300,7 +300,11 @@ func (g *greeter) admitHello(c *conn, h *proto.Hello) error {
 	}
 	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), proto.MaxAddrs)
 	if err := g.gate.Admit(h, c.peer); err != nil {
-		return &RefusedError{c.peer, err.Error(), false}
+		r := &RefusedError{Peer: c.peer, Reason: err.Error()}
+		if errors.Is(err, identity.ErrClocks) {
+			r.Code = proto.CodeClock
+		}
+		return r
 	}
 	return nil
 }
@@ -311,13 +315,13 @@ func (g *greeter) precheckHello(c *conn, h *proto.Hello) error {
 	case h.GetRefusal() != "":
 		return g.refusalFrom(c, h)
 	case h.GetVersion() != proto.Version:
-		return &RefusedError{c.peer, fmt.Sprintf("it uses protocol version %d, this node uses %d", h.GetVersion(), proto.Version), false}
+		return &RefusedError{Peer: c.peer, Reason: fmt.Sprintf("it uses protocol version %d, this node uses %d", h.GetVersion(), proto.Version)}
 	case g.gate.Hello() == nil:
-		return &RefusedError{c.peer, reasonNoMesh, false}
+		return &RefusedError{Peer: c.peer, Reason: reasonNoMesh, Code: proto.CodeNoMesh}
 	case g.members.revocationOf(c.peer) != nil:
-		return &RefusedError{c.peer, reasonRevoked, false}
+		return &RefusedError{Peer: c.peer, Reason: reasonRevoked}
 	case g.gate.Blocked(c.peer):
-		return &RefusedError{c.peer, "it is blocked", false}
+		return &RefusedError{Peer: c.peer, Reason: "it is blocked"}
 	}
 	return nil
 }

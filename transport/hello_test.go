@@ -20,7 +20,7 @@ func TestDialReturnsTheErrorOfTheHello(t *testing.T) {
 	c.hasCtl.Store(true)
 	close(c.gone)
 	g.peers.conns[raw] = c
-	refused := &RefusedError{p, "it is blocked", true}
+	refused := &RefusedError{p, "it is blocked", true, 0}
 
 	g.peers.mu.Lock() // the error cannot be set yet
 	ended := make(chan struct{})

@@ -54,7 +54,7 @@ func (g *greeter) challenge(s *stream) error {
 	case hmac.Equal(h.GetProof(), prove(g.cfg.MeshTag, g.self, s.conn.peer, nonce)):
 		return nil
 	}
-	return g.refuse(s, &RefusedError{s.conn.peer, reasonNoProof, false})
+	return g.refuse(s, &RefusedError{Peer: s.conn.peer, Reason: reasonNoProof})
 }
 
 // answerChallenge proves that this node belongs to the mesh, and returns the hello that

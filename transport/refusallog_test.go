@@ -32,10 +32,10 @@ func TestRepeatedRefusalsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	for i := range 50 {
-		knock(fmt.Sprintf("/ip4/192.0.2.1/tcp/%d", i+1), &RefusedError{proto.PeerID{byte(i)}, "it has no proof", false})
+		knock(fmt.Sprintf("/ip4/192.0.2.1/tcp/%d", i+1), &RefusedError{proto.PeerID{byte(i)}, "it has no proof", false, 0})
 	}
 	lines("one address", 1)
-	knock("/ip4/192.0.2.2/tcp/1", &RefusedError{proto.PeerID{1}, "it has no proof", false})
+	knock("/ip4/192.0.2.2/tcp/1", &RefusedError{proto.PeerID{1}, "it has no proof", false, 0})
 	lines("another address", 2)
 	knock("/ip4/192.0.2.1/tcp/1", errors.New("reset"))
 	lines("another reason", 3)

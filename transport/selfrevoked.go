@@ -38,5 +38,5 @@ func (g *greeter) refusalFrom(c *conn, h *proto.Hello) *RefusedError {
 			}
 		}
 	}
-	return &RefusedError{c.peer, proto.Clip(h.GetRefusal(), maxReason), true}
+	return &RefusedError{Peer: c.peer, Reason: proto.Clip(h.GetRefusal(), maxReason), Theirs: true, Code: h.GetRefusalCode()}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -217,21 +218,28 @@ func (g *testGate) seen() int {
 	return len(g.hellos)
 }
 
-// TestRefusalReasonIsSent checks that both sides learn why a connection is closed.
+// TestRefusalReasonIsSent checks that both sides learn why a connection is closed, with the
+// code of what they act on.
 func TestRefusalReasonIsSent(t *testing.T) {
 	no := func(*proto.Hello, proto.PeerID) error { return errors.New("the certificate is of another mesh") }
+	early := func(*proto.Hello, proto.PeerID) error {
+		return fmt.Errorf("%w: it begins tomorrow", identity.ErrNotYet)
+	}
 	tests := []struct {
 		name   string
 		a, b   func(*testNode, *Config)
 		says   string
 		theirs bool
+		code   proto.Code
 	}{
-		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true},
-		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false},
-		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.outsideMesh = true }, "in no mesh yet", true},
+		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true, 0},
+		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false, 0},
+		{"by the clock of the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = early }, "not valid yet", true, proto.CodeClock},
+		{"by the clock of this side", func(n *testNode, _ *Config) { n.gate.admit = early }, nil, "not valid yet", false, proto.CodeClock},
+		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.outsideMesh = true }, "in no mesh yet", true, proto.CodeNoMesh},
 		{"blocked here", func(n *testNode, _ *Config) {
 			n.gate.block = map[proto.PeerID]bool{newTestKeys(2).Peer(): true}
-		}, nil, "blocked", false},
+		}, nil, "blocked", false, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,8 +248,8 @@ func TestRefusalReasonIsSent(t *testing.T) {
 			defer cancel()
 			err := a.Dial(ctx, b.Peer(), b.Addrs())
 			r, ok := errors.AsType[*RefusedError](err)
-			if !ok || !strings.Contains(r.Reason, tt.says) || r.Theirs != tt.theirs {
-				t.Errorf("Dial = %v, want a refusal containing %q", err, tt.says)
+			if !ok || !strings.Contains(r.Reason, tt.says) || r.Theirs != tt.theirs || r.Code != tt.code {
+				t.Errorf("Dial = %v, want a refusal %v containing %q", err, tt.code, tt.says)
 			}
 			// The other side, which would have accepted, learns of it a moment later.
 			for a.Connected(b.Peer()) || b.Connected(a.Peer()) {

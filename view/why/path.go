@@ -6,7 +6,6 @@ import (
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
@@ -154,7 +153,7 @@ func (r *reach) refusal(why *transport.RefusedError) wire.Note {
 	if why.Theirs {
 		n.Code, n.State = wire.NoteRefusedByPeer, "theirs"
 	}
-	if strings.Contains(why.Reason, identity.CompareClocks) {
+	if why.Code == proto.CodeClock {
 		n.Code = wire.NoteClocksDiffer
 	}
 	return n

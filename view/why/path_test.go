@@ -9,7 +9,6 @@ import (
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
@@ -19,8 +18,8 @@ import (
 func TestUnreachablePeer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused; [/ip4/192.0.2.2/tcp/1] no route", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
-	refused := func(theirs bool, reason string) transport.PeerStatus {
-		r := &transport.RefusedError{Reason: reason, Theirs: theirs}
+	refused := func(theirs bool, code proto.Code, reason string) transport.PeerStatus {
+		r := &transport.RefusedError{Reason: reason, Theirs: theirs, Code: code}
 		return transport.PeerStatus{LastError: r.Error(), Refused: r, FailedAt: now.Add(-time.Minute), Failed: 1, NextDial: time.Second}
 	}
 	isolated := &wire.Note{Code: wire.NoteIsolated}
@@ -33,18 +32,18 @@ func TestUnreachablePeer(t *testing.T) {
 		a.Peer = "b"
 		return wire.Note{Code: code, NoteArgs: a}
 	}
-	notYet := identity.ErrNotYet.Error()
+	const notYet = "the record is not valid yet"
 	tests := []struct {
 		name string
 		a    reach
 		want wire.Note
 	}{
-		{"revoked", reach{revoked: true, blocked: true, dial: refused(true, "it is blocked")}, about(wire.NotePeerRevoked, wire.NoteArgs{})},
+		{"revoked", reach{revoked: true, blocked: true, dial: refused(true, 0, "it is blocked")}, about(wire.NotePeerRevoked, wire.NoteArgs{})},
 		{"blocked here", reach{blocked: true, isolated: isolated, addrs: 1}, about(wire.NotePeerBlocked, wire.NoteArgs{})},
-		{"the clocks differ, as the peer sees it", reach{isolated: isolated, addrs: 1, dial: refused(true, notYet+": it begins 2027-01-01")}, refusal(wire.NoteClocksDiffer, "theirs", notYet+": it begins 2027-01-01")},
-		{"the clocks differ, as this node sees it", reach{addrs: 1, dial: refused(false, notYet)}, refusal(wire.NoteClocksDiffer, "ours", notYet)},
-		{"refused by the peer", reach{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, "it is blocked")}, refusal(wire.NoteRefusedByPeer, "theirs", "it is blocked")},
-		{"refused here", reach{addrs: 1, dial: refused(false, "the boot number\nwent back")}, refusal(wire.NoteRefusedHere, "ours", "the boot number went back")},
+		{"the clocks differ, as the peer sees it", reach{isolated: isolated, addrs: 1, dial: refused(true, proto.CodeClock, notYet+": it begins 2027-01-01")}, refusal(wire.NoteClocksDiffer, "theirs", notYet+": it begins 2027-01-01")},
+		{"the clocks differ, as this node sees it", reach{addrs: 1, dial: refused(false, proto.CodeClock, notYet)}, refusal(wire.NoteClocksDiffer, "ours", notYet)},
+		{"refused by the peer", reach{addrs: 1, status: gossip.Dead, since: now, dial: refused(true, 0, "it is blocked")}, refusal(wire.NoteRefusedByPeer, "theirs", "it is blocked")},
+		{"refused here", reach{addrs: 1, dial: refused(false, 0, "the boot number\nwent back")}, refusal(wire.NoteRefusedHere, "ours", "the boot number went back")},
 		{"isolated", reach{isolated: isolated, status: gossip.Dead, since: now, dial: failed}, *isolated},
 		{"no address", reach{status: gossip.Alive}, about(wire.NoteNoAddress, wire.NoteArgs{})},
 		{"stopped", reach{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, about(wire.NotePeerLeft, wire.NoteArgs{Seconds: 3600, Dial: dial})},

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
@@ -217,9 +216,9 @@ func (w *walk) refused(o outbox.Why, name string) {
 	w.step(wire.StepLastAnswer, wire.NoteArgs{Refusal: o.Code.Name(), Detail: o.Detail, Seconds: w.Clock.Now().Sub(o.At).Seconds()})
 	code := wire.NoteRefused
 	switch {
-	case o.Code == proto.CodeBusy && strings.Contains(o.Detail, identity.CompareClocks):
+	case o.Code == proto.CodeClock:
 		code = wire.NoteRefusedClock
-	case o.Code == proto.CodeNoHandler && strings.HasPrefix(o.Detail, inbox.CannotStart):
+	case o.Code == proto.CodeCannotStart:
 		code = wire.NoteRefusedProgram
 	}
 	w.cause(code, wire.NoteArgs{Peer: name, Self: w.Self.Name, Kind: o.Kind, Refusal: o.Code.Name(), Detail: o.Detail})
