@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -44,8 +45,8 @@ func TestPoisonDiesAlone(t *testing.T) {
 	if limit > 4 { // the node may have forgotten it since
 		bad.checkAllEnd(t, a, "DEAD_LETTER")
 		task, err := a.Task(t.Context(), bad.all()[0])
-		if err != nil || deaths < 10 || task.Reason != "the process died each time it ran" {
-			t.Errorf("after %d deaths: %q, %v", deaths, task.Reason, err)
+		if err != nil || deaths < 10 || task.Cause != proto.TaskCrashedOften.Name() {
+			t.Errorf("after %d deaths: %q, %v", deaths, task.Cause, err)
 		}
 		return
 	}

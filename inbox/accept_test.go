@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -524,8 +523,8 @@ func TestGrantWithdrawn(t *testing.T) {
 		}
 		f.run()
 		wait(time.Second)
-		if o := f.expect(a, deadLetter); !strings.Contains(o.Reason, "allow list") || o.Code != proto.CodeDenied || s.starts(a.Header.ID) != 0 {
-			t.Errorf("reason %q, code %s, %d starts", o.Reason, o.Code.Name(), s.starts(a.Header.ID))
+		if o := f.expect(a, deadLetter); o.Cause != proto.TaskNotAllowed || o.Code != proto.CodeDenied || s.starts(a.Header.ID) != 0 {
+			t.Errorf("because of %v, code %s, %d starts", o.Cause, o.Code.Name(), s.starts(a.Header.ID))
 		}
 	})
 }

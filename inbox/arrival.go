@@ -74,7 +74,7 @@ func (a *Arrival) initial(body string, cfg *Config) *fresh {
 		e := a.Envelope
 		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
 	}
-	r.Move(proto.Accepted, now, "")
+	r.Move(proto.Accepted, now, 0, "")
 	return f
 }
 

@@ -60,7 +60,7 @@ func (in *Inbox) cancelWaiting(ctx context.Context, j *job) Verdict {
 	}
 	if err == nil {
 		t := cancelledStep(j.rec)
-		t.reason += in.doubtNote(j)
+		t.mayHaveRun = in.unrecorded(j)
 		err = in.tryFinish(ctx, j, t, &handler.Result{}, false, true)
 	}
 	if err == nil {
@@ -115,7 +115,7 @@ func (in *Inbox) addTombstone(ctx context.Context, from proto.PeerID, id proto.T
 	}
 	now := in.cfg.Clock.Now()
 	r := &proto.Record{Peer: from[:], CreatedMs: now.UnixMilli(), NotAfterMs: now.Add(proto.MaxTTL).UnixMilli(), Cancel: true}
-	r.Move(proto.Cancelled, now, "cancelled before it arrived")
+	r.Move(proto.Cancelled, now, proto.TaskCancelledUnarrived, "")
 	switch in.dedup.addTombstone(id, from, r.NotAfterMs) {
 	case tombstoneArrived:
 		return Verdict{}, true

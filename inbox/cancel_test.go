@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -182,8 +181,8 @@ func TestCancelBetweenAttempts(t *testing.T) {
 			t.Fatalf("state %s", rec.State.Name())
 		}
 		f.mustCancel(a, false, 0)
-		if o := f.expect(a, cancelled); !strings.Contains(o.Reason, "between") || len(o.Attempts) == 0 {
-			t.Errorf("reason %q, attempts %v", o.Reason, o.Attempts)
+		if o := f.expect(a, cancelled); o.Cause != proto.TaskCancelledBetween || len(o.Attempts) == 0 {
+			t.Errorf("because of %v, attempts %v", o.Cause, o.Attempts)
 		}
 	})
 }

@@ -105,8 +105,8 @@ func TestCrashPolicies(t *testing.T) {
 				if !abandoned(o) {
 					t.Errorf("no event reports the crash: %v", o.Events)
 				}
-				if tt.want == deadLetter && !strings.Contains(o.Reason, "indeterminate") {
-					t.Errorf("reason %q", o.Reason)
+				if tt.want == deadLetter && o.Cause != proto.TaskCrashedOnce && o.Cause != proto.TaskCrashedParked {
+					t.Errorf("because of %v", o.Cause)
 				}
 			})
 		})
@@ -115,7 +115,8 @@ func TestCrashPolicies(t *testing.T) {
 
 func abandoned(o *proto.Outcome) bool {
 	for _, e := range o.Events {
-		if strings.Contains(e.Cause, "abandoned") {
+		switch e.Cause {
+		case proto.TaskCrashed, proto.TaskCrashedOften, proto.TaskCrashedOnce, proto.TaskCrashedParked, proto.TaskProbed:
 			return true
 		}
 	}
@@ -163,8 +164,8 @@ func TestPoison(t *testing.T) {
 			}
 			f.crash()
 		}
-		if o := f.expect(bad, deadLetter); deaths > 12 || !strings.Contains(o.Reason, "died each time") {
-			t.Errorf("%d deaths, reason %q", deaths, o.Reason)
+		if o := f.expect(bad, deadLetter); deaths > 12 || o.Cause != proto.TaskCrashedOften {
+			t.Errorf("%d deaths, because of %v", deaths, o.Cause)
 		}
 		f.run()
 		wait(2 * time.Minute)

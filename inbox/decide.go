@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -116,11 +117,14 @@ const (
 	actionSkip              // nothing can be done now
 )
 
-// An ending is a terminal state with a reason.
+// An ending is a terminal state with its cause.
 type ending struct {
 	state  proto.TaskState
-	reason string
+	cause  proto.TaskCause
+	reason string     // the detail of the cause
 	code   proto.Code // if it is refused after all
+
+	mayHaveRun bool // see [transition]
 }
 
 // A startInput is the input of the decision about a task that is due.
@@ -144,9 +148,9 @@ func (input *startInput) next() (action, ending) {
 	case input.restored && input.keyDone:
 		return actionEndAsFirst, ending{}
 	case input.restored:
-		return actionEnd, ending{state: proto.DeadLetter, reason: restoredReason}
+		return actionEnd, ending{state: proto.DeadLetter, cause: proto.TaskRestored}
 	case r.State == proto.Running && !input.handled && over && !input.doubted:
-		return actionEnd, ending{state: proto.DeadLetter, reason: "indeterminate: the process died while it ran, and its handler is gone or cannot be asked"}
+		return actionEnd, ending{state: proto.DeadLetter, cause: proto.TaskCrashedUnasked}
 	case r.State == proto.Running && !input.handled:
 		return actionSkip, ending{}
 	case r.State == proto.Running:
@@ -155,15 +159,15 @@ func (input *startInput) next() (action, ending) {
 		return actionEndAsFirst, ending{}
 	case r.Cancel:
 		t := cancelledStep(r)
-		return actionEnd, ending{state: t.state, reason: t.reason}
+		return actionEnd, ending{state: t.state, cause: t.cause}
 	case over && input.doubted:
 		return actionSkip, ending{}
 	case over:
-		return actionEnd, ending{state: proto.Expired, reason: expiredReason(r)}
+		return actionEnd, ending{state: proto.Expired, cause: proto.TaskTooLate, reason: cmp.Or(r.Reason, r.Cause.Name())}
 	case !input.handled, !input.allowed && input.doubted: // by a wrong clock the origin's membership may be over
 		return actionSkip, ending{}
 	case !input.allowed:
-		return actionEnd, ending{proto.DeadLetter, "denied: the handler's allow list no longer names the origin", proto.CodeDenied}
+		return actionEnd, ending{state: proto.DeadLetter, cause: proto.TaskNotAllowed, code: proto.CodeDenied}
 	case input.keyBusy, needsQuarantine(r) && input.quarantineBusy:
 		return actionWait, ending{}
 	}
@@ -177,18 +181,11 @@ func needsQuarantine(r *proto.Record) bool { return r.Abandons >= 2 }
 
 // cancelledStep returns the end of a task that is cancelled while it does not run.
 func cancelledStep(r *proto.Record) transition {
-	t := transition{state: proto.Cancelled, reason: "cancelled before it started"}
+	t := transition{state: proto.Cancelled, cause: proto.TaskCancelledUnstarted}
 	if starts(r) > 0 {
-		t.reason = "cancelled between two starts"
+		t.cause = proto.TaskCancelledBetween
 	}
 	return t
-}
-
-func expiredReason(r *proto.Record) string {
-	if r.Attempts+r.Abandons == 0 {
-		return "its time had passed before it could start"
-	}
-	return "its time had passed before it could start again; last: " + r.Reason
 }
 
 // A stop is why a running handler was told to stop.
@@ -209,12 +206,14 @@ func (s stop) cause() error {
 
 // A transition is the next state of a task after a run or a crash.
 type transition struct {
-	state     proto.TaskState
-	reason    string
-	code      proto.Code    // of the refusal that ends it; 0: it is not refused
-	wait      time.Duration // until the next start; RETRYING only
-	spent     bool          // an attempt is spent
-	abandoned bool          // it counts as an abandon
+	state      proto.TaskState
+	cause      proto.TaskCause
+	reason     string        // the detail of the cause: mostly what the handler said
+	code       proto.Code    // of the refusal that ends it; 0: it is not refused
+	wait       time.Duration // until the next start; RETRYING only
+	spent      bool          // an attempt is spent
+	abandoned  bool          // it counts as an abandon
+	mayHaveRun bool          // it ends without a start on record, see Inbox.unrecorded
 }
 
 // limits bounds the cost of one task.
@@ -231,34 +230,36 @@ func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float6
 	once := rec.Mode == proto.AtMostOnce
 	switch {
 	case res.Outcome == handler.Success:
-		return transition{state: proto.Success, reason: cutReason(res), spent: true}
+		t := transition{state: proto.Success, spent: true}
+		t.cause, t.reason = cut(res)
+		return t
 	case res.Outcome == unusable:
-		return transition{state: proto.DeadLetter, reason: res.Reason}
+		return transition{state: proto.DeadLetter, cause: proto.TaskUnusable, reason: res.Reason}
 	case res.Outcome == handler.Fail && why == notStopped:
-		return transition{state: proto.Failed, reason: reasonOr(res, "the handler rejected the task"), spent: true}
+		return transition{state: proto.Failed, cause: proto.TaskRejected, reason: res.Reason, spent: true}
 	case why == stopCancel:
-		return transition{state: proto.Cancelled, reason: "cancelled while it ran", spent: true}
+		return transition{state: proto.Cancelled, cause: proto.TaskCancelledRunning, spent: true}
 	case why == stopNode && once:
-		return transition{state: proto.DeadLetter, reason: "indeterminate: the node stopped while it ran, and its mode is at_most_once", spent: true}
+		return transition{state: proto.DeadLetter, cause: proto.TaskStoppedOnce, spent: true}
 	case why == stopNode:
-		return transition{state: proto.Accepted, reason: "the node stopped while it ran"}
+		return transition{state: proto.Accepted, cause: proto.TaskStopped}
 	}
 	if res.Outcome == handler.Unready && why == notStopped {
-		return transition{state: proto.Retrying, reason: reasonOr(res, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
+		return transition{state: proto.Retrying, cause: proto.TaskUnready, reason: res.Reason, wait: l.backoff(unreadyAs, r)}
 	}
 	if res.Outcome == handler.NoSpace && why == notStopped {
 		return l.outOfSpace(rec, res, r)
 	}
 	last := rec.Attempts+1 >= l.maxAttempts || once
-	t := transition{state: proto.Retrying, spent: true, reason: reasonOr(res, "the handler failed")}
+	t := transition{state: proto.Retrying, spent: true, cause: proto.TaskFailed, reason: res.Reason}
+	if why == stopTimeout {
+		t.cause = proto.TaskTimedOut
+	}
 	switch {
 	case why == stopTimeout && last:
-		t.state, t.reason = proto.Timeout, reasonOr(res, "the last attempt ran out of time")
+		t.state = proto.Timeout
 	case last:
 		t.state = proto.DeadLetter
-	case why == stopTimeout:
-		t.reason = reasonOr(res, "the attempt ran out of time")
-		fallthrough
 	default:
 		t.wait = l.backoff(rec.Attempts+1, r)
 	}
@@ -268,36 +269,27 @@ func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float6
 // outOfSpace decides about a task that was stopped because there was no room for its
 // output.
 func (l limits) outOfSpace(rec *proto.Record, res *handler.Result, r float64) transition {
-	t := transition{state: proto.Retrying, reason: reasonOr(res, "there was no room for its output"), abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
+	t := transition{state: proto.Retrying, cause: proto.TaskNoRoom, reason: res.Reason, abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
 	switch {
 	case rec.Mode == proto.AtMostOnce:
-		t.state, t.wait = proto.DeadLetter, 0
-		t.reason = "indeterminate: its mode is at_most_once, and it was stopped: " + t.reason
+		t.state, t.wait, t.cause = proto.DeadLetter, 0, proto.TaskNoRoomOnce
 	case rec.Abandons+1 >= l.maxAbandons:
-		t.state, t.wait = proto.DeadLetter, 0
-		t.reason = "abandoned too often: " + t.reason
+		t.state, t.wait, t.cause = proto.DeadLetter, 0, proto.TaskNoRoomOften
 	}
 	return t
 }
 
-// cutReason returns the reason of a success whose output was truncated.
-func cutReason(res *handler.Result) string {
+// cut returns the cause and detail of a success: none unless its output was truncated.
+func cut(res *handler.Result) (proto.TaskCause, string) {
 	if !res.Truncated {
-		return ""
+		return 0, ""
 	}
-	return reasonOr(res, "the output was cut off")
+	return proto.TaskOutputCut, res.Reason
 }
 
 // unreadyAs is the number of the failure with the same backoff as a run that could not be
 // started.
 const unreadyAs = 5
-
-func reasonOr(res *handler.Result, otherwise string) string {
-	if res.Reason != "" {
-		return res.Reason
-	}
-	return otherwise
-}
 
 // afterCrash decides about a task that was running when the process died (I7). probe is the
 // handler's answer if its policy is probe.
@@ -305,15 +297,15 @@ func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe handler.Prob
 	t := transition{state: proto.DeadLetter, abandoned: true}
 	switch {
 	case rec.Mode == proto.AtMostOnce:
-		t.reason = "indeterminate: the process died while it ran, and its mode is at_most_once"
+		t.cause = proto.TaskCrashedOnce
 	case policy == OnCrashProbe && probe == handler.Done:
-		t.state = proto.Success
+		t.state, t.cause = proto.Success, proto.TaskProbed
 	case policy == OnCrashPark, policy == OnCrashProbe && probe != handler.NotDone:
-		t.reason = "indeterminate: the process died while it ran, and on_crash is " + string(policy)
+		t.cause, t.reason = proto.TaskCrashedParked, string(policy)
 	case rec.Abandons+1 >= l.maxAbandons:
-		t.reason = "the process died each time it ran"
+		t.cause = proto.TaskCrashedOften
 	default:
-		t.state, t.wait, t.reason = proto.Retrying, l.backoff(rec.Abandons+1, r), "the process died while it ran"
+		t.state, t.wait, t.cause = proto.Retrying, l.backoff(rec.Abandons+1, r), proto.TaskCrashed
 	}
 	return t
 }

@@ -110,8 +110,8 @@ func TestNext(t *testing.T) {
 			if got != tt.want || end.state != tt.state {
 				t.Errorf("turn %d, %s; want %d, %s", got, end.state.Name(), tt.want, tt.state.Name())
 			}
-			if got == actionEnd && end.reason == "" {
-				t.Error("an end without a reason (I11)")
+			if got == actionEnd && end.cause == 0 {
+				t.Error("an end without a cause (I11)")
 			}
 		})
 	}
@@ -162,8 +162,8 @@ func TestAfter(t *testing.T) {
 			if (got.wait > 0) != (got.state == retrying) {
 				t.Errorf("%s waits %s", got.state.Name(), got.wait)
 			}
-			if got.state != succeeded && got.reason == "" {
-				t.Error("no reason (I11)")
+			if got.state != succeeded && got.cause == 0 {
+				t.Error("no cause (I11)")
 			}
 		})
 	}
@@ -184,7 +184,7 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 		}
 	}
 	got := l.after(&proto.Record{}, &handler.Result{Outcome: handler.Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
-	if got.state != succeeded || got.reason != "cut off after 5 bytes" {
+	if got.state != succeeded || got.cause != proto.TaskOutputCut || got.reason != "cut off after 5 bytes" {
 		t.Errorf("%+v, want a success with the reason that it is truncated", got)
 	}
 }
@@ -219,8 +219,8 @@ func TestRecovered(t *testing.T) {
 			if got.state != tt.want || !got.abandoned || got.spent {
 				t.Errorf("got %+v, want %s, an abandon and no attempt", got, tt.want.Name())
 			}
-			if got.state == deadLetter && got.reason == "" {
-				t.Error("no reason (I11)")
+			if got.state == deadLetter && got.cause == 0 {
+				t.Error("no cause (I11)")
 			}
 		})
 	}
@@ -245,8 +245,13 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestExpiredReasonNamesTheLastFailure(t *testing.T) {
-	if got := expiredReason(&proto.Record{Attempts: 1, Reason: "disk on fire"}); !strings.Contains(got, "disk on fire") {
-		t.Errorf("reason = %q", got)
+	for want, r := range map[string]*proto.Record{
+		"disk on fire": {Attempts: 1, Cause: proto.TaskFailed, Reason: "disk on fire"}, "crashed": {Abandons: 1, Cause: proto.TaskCrashed}, "": {},
+	} {
+		input := startInput{record: r, now: 1, handled: true, allowed: true}
+		if _, end := input.next(); end.cause != proto.TaskTooLate || end.reason != want {
+			t.Errorf("it ends as %+v, want %q", end, want)
+		}
 	}
 }
 

@@ -228,7 +228,7 @@ func (rn *runner) handleDue(jobCtx context.Context, item backlog.Item) *job {
 	case actionRecover:
 		rn.recover(jobCtx, j)
 	case actionEnd:
-		end.reason += rn.doubtNote(j)
+		end.mayHaveRun = rn.unrecorded(j)
 		rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 	case actionEndAsFirst:
 		rn.spawn(func() error { return rn.endAsFirst(jobCtx, j, first) })
@@ -362,7 +362,7 @@ func (rn *runner) expire(jobCtx context.Context) {
 		}
 		switch what, end := rn.evaluate(j, false); what {
 		case actionEnd:
-			end.reason += rn.doubtNote(j)
+			end.mayHaveRun = rn.unrecorded(j)
 			rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 		default:
 			rn.dropJob(j) // it is handled when it is due
@@ -406,7 +406,7 @@ func (rn *runner) start(jobCtx context.Context, starts []*job) {
 		}
 		early = append(early, j)
 		j.started, j.unwritten = now, true
-		startRecord(j.rec, rn.cfg.BootID, now, "")
+		startRecord(j.rec, rn.cfg.BootID, now, 0)
 	}
 	if len(early) > 0 {
 		rn.slots.addNotes(early)
@@ -432,7 +432,7 @@ func (rn *runner) call(jobCtx context.Context, j *job) {
 // startDurably commits the starts at once, and calls the handlers.
 func (rn *runner) startDurably(jobCtx context.Context, starts []*job, now time.Time) {
 	edits := make([]backlog.Edit, len(starts))
-	causes := make([]string, len(starts))
+	causes := make([]proto.TaskCause, len(starts))
 	for i, j := range starts {
 		edits[i], causes[i] = j.edit(), rn.startCause(j)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -41,7 +42,7 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handl
 // end finishes a task without a start.
 func (in *Inbox) end(ctx context.Context, j *job, e ending) error {
 	defer in.dropJob(j)
-	return in.finish(ctx, j, transition{state: e.state, reason: e.reason, code: e.code}, &handler.Result{}, false)
+	return in.finish(ctx, j, transition{state: e.state, cause: e.cause, reason: e.reason, code: e.code, mayHaveRun: e.mayHaveRun}, &handler.Result{}, false)
 }
 
 // endAsFirst finishes a task with the outcome of the first success of its idempotency key.
@@ -49,11 +50,7 @@ func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
 	defer in.dropJob(j)
 	r := first.record
 	res := &handler.Result{Outcome: handler.Success, Code: int(r.ExitCode), Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
-	reason := "not run: task " + first.id.String() + " had the same idempotency key and succeeded"
-	if len(r.Result) == 0 && r.ResultSize > 0 {
-		reason += "; see that task for its result"
-	}
-	return in.finish(ctx, j, transition{state: proto.Success, reason: reason}, res, false)
+	return in.finish(ctx, j, transition{state: proto.Success, cause: proto.TaskSucceededBefore, reason: first.id.String()}, res, false)
 }
 
 // Delays between attempts to write an end.
@@ -69,11 +66,11 @@ func withoutResult(to transition, res *handler.Result, err error) (transition, *
 	if to.state == proto.Success {
 		to.state = proto.Failed
 	}
-	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", res.Code, uint64(res.Size), err)
-	if to.reason != "" {
-		why += "; before that: " + to.reason
+	why := fmt.Sprintf("%d bytes: %v", uint64(res.Size), err)
+	if to.cause != 0 {
+		why += strings.TrimSuffix("; before that: "+to.cause.Name()+": "+to.reason, ": ")
 	}
-	to.reason = why
+	to.cause, to.reason = proto.TaskResultLost, why
 	return to, &handler.Result{Outcome: handler.Fail, Code: res.Code, Truncated: true, Stderr: res.Stderr, Reason: why}, false
 }
 
@@ -223,7 +220,7 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 	rec.ResultDigest, rec.ResultSize = digest[:], size
 	o := &proto.Outcome{
 		State: rec.State, Code: rec.Code, BootId: in.cfg.BootID[:], EpochBoot: rec.SeqBoot, EpochCounter: rec.SeqCounter,
-		ExitCode: rec.ExitCode, Reason: rec.Reason, Stderr: rec.Stderr,
+		ExitCode: rec.ExitCode, Cause: rec.Cause, Reason: rec.Reason, MayHaveRun: rec.MayHaveRun, Stderr: rec.Stderr,
 		BodySize: size, BodyDigest: digest[:], ContentType: rec.ResultType, Truncated: rec.Truncated,
 		Attempts: rec.History, Events: rec.Events[max(len(rec.Events)-maxOutcomeEvents, 0):],
 		FinishedMs: now.UnixMilli(),

@@ -215,10 +215,10 @@ func (f *fixture) expect(a Arrival, want proto.TaskState) *proto.Outcome {
 	f.t.Helper()
 	o := f.outcome(a)
 	if o.State != want {
-		f.t.Fatalf("task ended %s (%s), want %s", o.State.Name(), o.Reason, want.Name())
+		f.t.Fatalf("task ended %s (%s %s), want %s", o.State.Name(), o.Cause.Name(), o.Reason, want.Name())
 	}
-	if want != succeeded && o.Reason == "" {
-		f.t.Errorf("%s without a reason (I11)", want.Name())
+	if want != succeeded && o.Cause == 0 {
+		f.t.Errorf("%s without a cause (I11)", want.Name())
 	}
 	return o
 }

@@ -160,7 +160,7 @@ func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome,
 // the task again is for an operator to decide.
 func lostResult(o *proto.Outcome) *proto.Outcome {
 	return &proto.Outcome{
-		State: proto.DeadLetter, Reason: text(strings.TrimSuffix("it ended as "+o.State.Name()+", and its result was lost at the home of its queue: "+o.Reason, ": "), proto.MaxReason),
+		State: proto.DeadLetter, Cause: proto.TaskResultLostAtHome, Reason: text(strings.TrimSuffix(o.State.Name()+": "+o.Reason, ": "), proto.MaxReason),
 		ExitCode: o.ExitCode, Attempts: o.Attempts, Events: o.Events, StartedMs: o.StartedMs,
 	}
 }
@@ -211,7 +211,7 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 		sum := sha256.Sum256(o.Body)
 		digest = sum[:]
 	}
-	r.Reason, r.ExitCode, r.Truncated, r.ResultType = text(o.Reason, proto.MaxReason), o.ExitCode, o.Truncated, text(o.ContentType, 128)
+	r.Cause, r.Reason, r.ExitCode, r.Truncated, r.ResultType = o.Cause, text(o.Reason, proto.MaxReason), o.ExitCode, o.Truncated, text(o.ContentType, 128)
 	size := uint64(len(o.Body))
 	if o.Object != nil {
 		size = o.BodySize
@@ -223,11 +223,11 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 	for _, e := range o.Events {
 		r.AddEvent(e)
 	}
-	r.Move(o.State, now, text(o.Reason, 128))
+	r.Move(o.State, now, o.Cause, o.Reason)
 	r.Code = o.Code
 	out := &proto.Outcome{
 		State: r.State, Code: r.Code, BootId: in.cfg.BootID[:], EpochBoot: r.SeqBoot, EpochCounter: r.SeqCounter,
-		ExitCode: r.ExitCode, Reason: r.Reason, Stderr: tail(o.Stderr, proto.MaxStderr), Body: o.Body,
+		ExitCode: r.ExitCode, Cause: r.Cause, Reason: r.Reason, Stderr: tail(o.Stderr, proto.MaxStderr), Body: o.Body,
 		BodySize: size, BodyDigest: digest, Object: o.Object, ContentType: r.ResultType, Truncated: r.Truncated,
 		Attempts: o.Attempts, Events: r.Events[max(len(r.Events)-maxOutcomeEvents, 0):],
 		StartedMs: o.StartedMs, FinishedMs: now.UnixMilli(),

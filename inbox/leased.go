@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -263,7 +264,7 @@ func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 	default:
 		found = handler.Unknown
 	}
-	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, "")
+	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, proto.TaskProbed, "")
 	rn.granted.Probed(jobCtx, j.key.ID, found, done.Outcome)
 }
 
@@ -279,15 +280,16 @@ func unstarted(reason string) LeaseEnd {
 // stands even if the handler had been told to stop.
 func leaseEnd(res *handler.Result, why stop) LeaseEnd {
 	back := func(cause proto.ReleaseCause, otherwise string) LeaseEnd {
-		return LeaseEnd{Cause: cause, Reason: text(reasonOr(res, otherwise), proto.MaxReason)}
+		return LeaseEnd{Cause: cause, Reason: text(cmp.Or(res.Reason, otherwise), proto.MaxReason)}
 	}
 	switch {
 	case res.Outcome == handler.Success:
-		return outcomeOf(res, proto.Success, cutReason(res))
+		cause, reason := cut(res)
+		return outcomeOf(res, proto.Success, cause, reason)
 	case res.Outcome == unusable:
-		return outcomeOf(res, proto.DeadLetter, res.Reason)
+		return outcomeOf(res, proto.DeadLetter, proto.TaskUnusable, res.Reason)
 	case why == stopCancel:
-		return outcomeOf(res, proto.Cancelled, "cancelled while it ran")
+		return outcomeOf(res, proto.Cancelled, proto.TaskCancelledRunning, "")
 	case why == stopNode:
 		return LeaseEnd{Cause: proto.CauseStopped, Reason: "the node stopped while it ran"}
 	case why == stopLease:
@@ -295,7 +297,7 @@ func leaseEnd(res *handler.Result, why stop) LeaseEnd {
 	case why == stopTimeout:
 		return back(proto.CauseTimeout, "the attempt ran out of time")
 	case res.Outcome == handler.Fail:
-		return outcomeOf(res, proto.Failed, reasonOr(res, "the handler rejected the task"))
+		return outcomeOf(res, proto.Failed, proto.TaskRejected, res.Reason)
 	case res.Outcome == handler.NoSpace: // an abandon, like a crash
 		return back(proto.CauseCrashed, "there was no room for its output")
 	case res.Outcome == handler.Unready:
@@ -306,15 +308,15 @@ func leaseEnd(res *handler.Result, why stop) LeaseEnd {
 	return back(proto.CauseFailed, "the handler failed")
 }
 
-func outcomeOf(res *handler.Result, state proto.TaskState, reason string) LeaseEnd {
+func outcomeOf(res *handler.Result, state proto.TaskState, cause proto.TaskCause, reason string) LeaseEnd {
 	if res.File != "" {
-		e := outcomeOf(&handler.Result{Code: res.Code, Stderr: res.Stderr, ContentType: res.ContentType, Truncated: res.Truncated}, state, reason)
+		e := outcomeOf(&handler.Result{Code: res.Code, Stderr: res.Stderr, ContentType: res.ContentType, Truncated: res.Truncated}, state, cause, reason)
 		e.Outcome.BodySize, e.Outcome.BodyDigest, e.File = uint64(res.Size), res.Digest, res.File
 		return e
 	}
 	sum := sha256.Sum256(res.Output)
 	return LeaseEnd{Outcome: &proto.Outcome{
-		State: state, ExitCode: int32(res.Code), Reason: text(reason, proto.MaxReason), Stderr: tail(res.Stderr, proto.MaxStderr),
+		State: state, ExitCode: int32(res.Code), Cause: cause, Reason: text(reason, proto.MaxReason), Stderr: tail(res.Stderr, proto.MaxStderr),
 		Body: res.Output, BodySize: uint64(len(res.Output)), BodyDigest: sum[:], ContentType: text(res.ContentType, 128), Truncated: res.Truncated,
 	}}
 }

@@ -25,29 +25,30 @@ func TestLeaseEnd(t *testing.T) {
 		state  proto.TaskState    // 0: the lease is released
 		cause  proto.ReleaseCause // of a release
 		reason string
+		ends   proto.TaskCause // of an outcome
 	}{
-		{"success", handler.Result{Outcome: handler.Success, Output: output}, notStopped, succeeded, 0, ""},
-		{"success although its lease was lost", handler.Result{Outcome: handler.Success, Output: output}, stopLease, succeeded, 0, ""},
-		{"output above its limit", handler.Result{Outcome: handler.Fail, Output: output, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge},
-		{"output above its limit, in a file", handler.Result{Outcome: handler.Fail, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge},
-		{"output that is cut", handler.Result{Outcome: handler.Success, Output: output, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff},
-		{"output that is cut, in a file", handler.Result{Outcome: handler.Success, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff},
-		{"output that is cut, without a reason", handler.Result{Outcome: handler.Success, Output: output, Truncated: true}, notStopped, succeeded, 0, "the output was cut off"},
-		{"no room", handler.Result{Outcome: handler.NoSpace, Reason: "NO_ROOM: full"}, notStopped, 0, proto.CauseCrashed, "NO_ROOM: full"},
-		{"no room, without a reason", handler.Result{Outcome: handler.NoSpace}, notStopped, 0, proto.CauseCrashed, "no room for its output"},
-		{"no room when it was cancelled", handler.Result{Outcome: handler.NoSpace}, stopCancel, cancelled, 0, "cancelled"},
-		{"no room when the node stops", handler.Result{Outcome: handler.NoSpace}, stopNode, 0, proto.CauseStopped, "the node stopped"},
-		{"no room when its lease was lost", handler.Result{Outcome: handler.NoSpace}, stopLease, 0, proto.CauseStopped, "lease was lost"},
-		{"no room when its time was over", handler.Result{Outcome: handler.NoSpace}, stopTimeout, 0, proto.CauseTimeout, "out of time"},
-		{"failure", handler.Result{Outcome: handler.Retry}, notStopped, 0, proto.CauseFailed, "failed"},
-		{"no program", handler.Result{Outcome: handler.Unready}, notStopped, 0, proto.Unstarted, "nothing could be started"},
-		{"a body that does not match its signature", handler.Result{Outcome: unusable, Reason: "damaged"}, notStopped, deadLetter, 0, "damaged"},
+		{"success", handler.Result{Outcome: handler.Success, Output: output}, notStopped, succeeded, 0, "", 0},
+		{"success although its lease was lost", handler.Result{Outcome: handler.Success, Output: output}, stopLease, succeeded, 0, "", 0},
+		{"output above its limit", handler.Result{Outcome: handler.Fail, Output: output, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge, proto.TaskRejected},
+		{"output above its limit, in a file", handler.Result{Outcome: handler.Fail, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge, proto.TaskRejected},
+		{"output that is cut", handler.Result{Outcome: handler.Success, Output: output, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff, proto.TaskOutputCut},
+		{"output that is cut, in a file", handler.Result{Outcome: handler.Success, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff, proto.TaskOutputCut},
+		{"output that is cut, without a reason", handler.Result{Outcome: handler.Success, Output: output, Truncated: true}, notStopped, succeeded, 0, "", proto.TaskOutputCut},
+		{"no room", handler.Result{Outcome: handler.NoSpace, Reason: "NO_ROOM: full"}, notStopped, 0, proto.CauseCrashed, "NO_ROOM: full", 0},
+		{"no room, without a reason", handler.Result{Outcome: handler.NoSpace}, notStopped, 0, proto.CauseCrashed, "no room for its output", 0},
+		{"no room when it was cancelled", handler.Result{Outcome: handler.NoSpace}, stopCancel, cancelled, 0, "", proto.TaskCancelledRunning},
+		{"no room when the node stops", handler.Result{Outcome: handler.NoSpace}, stopNode, 0, proto.CauseStopped, "the node stopped", 0},
+		{"no room when its lease was lost", handler.Result{Outcome: handler.NoSpace}, stopLease, 0, proto.CauseStopped, "lease was lost", 0},
+		{"no room when its time was over", handler.Result{Outcome: handler.NoSpace}, stopTimeout, 0, proto.CauseTimeout, "out of time", 0},
+		{"failure", handler.Result{Outcome: handler.Retry}, notStopped, 0, proto.CauseFailed, "failed", 0},
+		{"no program", handler.Result{Outcome: handler.Unready}, notStopped, 0, proto.Unstarted, "nothing could be started", 0},
+		{"a body that does not match its signature", handler.Result{Outcome: unusable, Reason: "damaged"}, notStopped, deadLetter, 0, "damaged", proto.TaskUnusable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := leaseEnd(&tt.res, tt.why)
 			o := e.Outcome
-			if o.GetState() != tt.state || e.Cause != tt.cause || (o == nil) != (tt.state == 0) || (e.RetryAfter > 0) != (tt.cause == proto.Unstarted) {
+			if o.GetState() != tt.state || o.GetCause() != tt.ends || e.Cause != tt.cause || (o == nil) != (tt.state == 0) || (e.RetryAfter > 0) != (tt.cause == proto.Unstarted) {
 				t.Fatalf("it is %+v", e)
 			}
 			if reason := cmp.Or(o.GetReason(), e.Reason); !strings.Contains(reason, tt.reason) || (reason == "") != (tt.reason == "") {
@@ -146,8 +147,8 @@ func TestTaskIsDeniedAtItsStart(t *testing.T) {
 		f.accept(0, a)
 		f.run()
 		wait(time.Minute)
-		if o := f.expect(a, deadLetter); !strings.Contains(o.Reason, "allow list") || s.starts(a.Header.ID) != 0 {
-			t.Errorf("reason %q, %d starts", o.Reason, s.starts(a.Header.ID))
+		if o := f.expect(a, deadLetter); o.Cause != proto.TaskNotAllowed || s.starts(a.Header.ID) != 0 {
+			t.Errorf("because of %v, %d starts", o.Cause, s.starts(a.Header.ID))
 		}
 	})
 }

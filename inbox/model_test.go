@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -168,7 +167,7 @@ func (m *model) changed(id proto.TaskID, r *proto.Record) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if strings.HasPrefix(r.Reason, "not run") {
+	if r.Cause == proto.TaskSucceededBefore {
 		return // it got the outcome of another task
 	}
 	m.wins[id]++

@@ -143,9 +143,9 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 		if x.State.Terminal() {
 			return backlog.Keep
 		}
-		x.Move(proto.DeadLetter, in.cfg.Clock.Now(), text("moved, with its queue, to "+home, 128))
+		x.Move(proto.DeadLetter, in.cfg.Clock.Now(), proto.TaskMoved, home)
 		x.Status = statusMoved
-		x.Reason = text("not dead: it moved, with its queue, to "+home, proto.MaxReason)
+		x.Cause, x.Reason = proto.TaskMoved, text(home, proto.MaxReason)
 		records[i] = x
 		return backlog.Tombstone
 	})

@@ -41,25 +41,23 @@ func (in *Inbox) doubtful(r *proto.Record) bool {
 }
 
 // startCause returns the cause of a start of j.
-func (in *Inbox) startCause(j *job) string {
+func (in *Inbox) startCause(j *job) proto.TaskCause {
 	if j.h.OnCrash == OnCrashRetry && j.rec.Abandons == 0 && in.doubtful(j.rec) { // an abandon tells of the stop
-		return "restarted after an unclean stop"
+		return proto.TaskRestarted
 	}
-	return ""
+	return 0
 }
 
-// doubtNote returns what to add to the reason of a task that ends without a start on record.
-func (in *Inbox) doubtNote(j *job) string {
-	if j.h != nil && j.h.OnCrash == OnCrashRetry && in.doubtful(j.rec) {
-		return "; it may have run before an unclean stop"
-	}
-	return ""
+// unrecorded reports whether a task that ends without a start on record may have run before
+// an unclean stop.
+func (in *Inbox) unrecorded(j *job) bool {
+	return j.h != nil && j.h.OnCrash == OnCrashRetry && in.doubtful(j.rec)
 }
 
 // addStart records the start of j in r, if r was read again before the start was written.
 func (in *Inbox) addStart(j *job, r *proto.Record) {
 	if j.unwritten && r != j.rec {
-		startRecord(r, in.cfg.BootID, j.started, "")
+		startRecord(r, in.cfg.BootID, j.started, 0)
 	}
 }
 

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,8 +35,8 @@ func TestPoisonAtOnce(t *testing.T) {
 			f.crash()
 		}
 		o := f.expect(bad, deadLetter)
-		if !strings.Contains(o.Reason, "died each time") || s.starts(p.id) != 5+1 {
-			t.Errorf("%d starts, reason %q", s.starts(p.id), o.Reason)
+		if o.Cause != proto.TaskCrashedOften || s.starts(p.id) != 5+1 {
+			t.Errorf("%d starts, because of %v", s.starts(p.id), o.Cause)
 		}
 		f.run()
 		wait(2 * time.Minute)
@@ -87,7 +86,7 @@ func TestPowerCutStartsEachTaskOnceMore(t *testing.T) {
 
 func restarted(o *proto.Outcome) bool {
 	for _, e := range o.Events {
-		if e.Cause == "restarted after an unclean stop" {
+		if e.Cause == proto.TaskRestarted {
 			return true
 		}
 	}
@@ -106,8 +105,8 @@ func TestEndAfterALostStartSaysSo(t *testing.T) {
 		if v := f.in.Cancel(t.Context(), home, a.Header.ID, false); !v.Accepted() {
 			t.Fatal(v)
 		}
-		if o := f.expect(a, cancelled); !strings.Contains(o.Reason, "may have run") {
-			t.Errorf("reason %q", o.Reason)
+		if o := f.expect(a, cancelled); o.Cause != proto.TaskCancelledUnstarted || !o.MayHaveRun {
+			t.Errorf("because of %v, may have run %v", o.Cause, o.MayHaveRun)
 		}
 	})
 }

@@ -9,11 +9,11 @@ import (
 )
 
 // startRecord records a start of the handler.
-func startRecord(r *proto.Record, boot proto.BootID, now time.Time, cause string) {
+func startRecord(r *proto.Record, boot proto.BootID, now time.Time, cause proto.TaskCause) {
 	n := starts(r) + 1
 	r.BootId, r.DueMs = boot[:], 0
 	r.History = trimHistory(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
-	r.Move(proto.Running, now, cause)
+	r.Move(proto.Running, now, cause, "")
 	r.Events[len(r.Events)-1].Attempt = n
 }
 
@@ -40,20 +40,17 @@ func (t transition) apply(r *proto.Record, res *handler.Result, now time.Time) {
 	}
 	if len(r.History) > 0 {
 		if a := r.History[len(r.History)-1]; a.FinishedMs == 0 {
-			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), int32(res.Code), text(t.reason, 256)
+			a.FinishedMs, a.ExitCode, a.Cause, a.Error = now.UnixMilli(), int32(res.Code), t.cause, text(t.reason, 256)
 		}
 	}
-	r.Reason, r.Code, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), t.code, int32(res.Code), tail(res.Stderr, proto.MaxStderr)
+	r.Cause, r.Reason, r.Code, r.ExitCode, r.Stderr = t.cause, text(t.reason, proto.MaxReason), t.code, int32(res.Code), tail(res.Stderr, proto.MaxStderr)
+	r.MayHaveRun = t.mayHaveRun
 	r.Truncated, r.ResultType = res.Truncated, text(res.ContentType, 128)
 	r.DueMs = 0
 	if t.wait > 0 {
 		r.DueMs = now.Add(t.wait).UnixMilli()
 	}
-	cause := t.reason
-	if t.abandoned {
-		cause = "abandoned: " + cause
-	}
-	r.Move(t.state, now, text(cause, 128))
+	r.Move(t.state, now, t.cause, t.reason)
 	r.Events[len(r.Events)-1].Attempt = n
 }
 

@@ -57,7 +57,4 @@ func (in *Inbox) MayHaveRun(r *proto.Record) (may, here bool) {
 	return mayHaveRun(r, in.restored), in.restored > 0 && arrivedMs(r) <= in.restored
 }
 
-const (
-	restoredReason = "indeterminate: this node was restored from an older copy, and may have run the task before"
-	restoredNote   = "; this node was restored from an older copy since, and may have run it before"
-)
+const restoredNote = "; this node was restored from an older copy since, and may have run it before"

@@ -138,8 +138,8 @@ func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 		}
 		wait(time.Second)
 		o := f.expect(a, failed)
-		if !strings.Contains(o.Reason, "RESULT_LOST") || !o.Truncated || s.starts(a.Header.ID) != 1 {
-			t.Errorf("%q, truncated %v, %d starts", o.Reason, o.Truncated, s.starts(a.Header.ID))
+		if o.Cause != proto.TaskResultLost || !o.Truncated || s.starts(a.Header.ID) != 1 {
+			t.Errorf("%v, truncated %v, %d starts", o.Cause, o.Truncated, s.starts(a.Header.ID))
 		}
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("the file is still there: %v", err)
@@ -311,8 +311,8 @@ func TestIntegrity(t *testing.T) {
 				f.run()
 				wait(time.Minute)
 				o := f.expect(a, deadLetter)
-				if s.starts(a.Header.ID) != 0 || !strings.Contains(o.Reason, "does not match its signature") {
-					t.Errorf("%d starts, reason %q", s.starts(a.Header.ID), o.Reason)
+				if s.starts(a.Header.ID) != 0 || o.Cause != proto.TaskUnusable {
+					t.Errorf("%d starts, %v: %s", s.starts(a.Header.ID), o.Cause, o.Reason)
 				}
 			})
 		})

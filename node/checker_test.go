@@ -317,15 +317,15 @@ func (c *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	}
 	switch e.end {
 	case 0:
-		c.t.Errorf("I20: %s is still %s: %s", id, rec.GetState().Name(), rec.GetReason())
+		c.t.Errorf("I20: %s is still %s: %v %s", id, rec.GetState().Name(), rec.GetCause(), rec.GetReason())
 	case proto.Success:
 		if successes != 1 {
 			c.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
 		}
 		c.checkResult(n, id, e)
 	default:
-		if rec.GetReason() == "" {
-			c.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
+		if rec.GetCause() == 0 {
+			c.t.Errorf("I11: %s ended %s without a cause", id, e.end.Name())
 		}
 		if successes > 0 && e.end != proto.Expired {
 			c.t.Errorf("I6: %s ended %s although a run succeeded", id, e.end.Name())

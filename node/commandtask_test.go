@@ -127,7 +127,7 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			id := a.submit(t, wire.Request{Target: "b", Kind: tt.kind, Args: []string{"sh", "-c", tt.script}})
 			task := a.waitEnd(t, id, tt.want)
-			if len(task.History) != tt.attempts || task.Reason == "" || task.Stderr != tt.stderr {
+			if len(task.History) != tt.attempts || task.Cause == "" || task.Reason == "" || task.Stderr != tt.stderr {
 				t.Errorf("%d attempts, want %d; reason %q; stderr %q, want %q", len(task.History), tt.attempts, task.Reason, task.Stderr, tt.stderr)
 			}
 			if tt.exit >= 0 && (task.ExitCode == nil || *task.ExitCode != tt.exit) {
@@ -145,8 +145,8 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
-	if task.Code != "DENIED" || !strings.Contains(task.Reason, "allow list") {
-		t.Errorf("code %q, reason %q", task.Code, task.Reason)
+	if task.Code != "DENIED" || task.Cause != "refused" {
+		t.Errorf("code %q, cause %q", task.Code, task.Cause)
 	}
 
 	plain := wire.HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}

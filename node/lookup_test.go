@@ -4,14 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/datadir"
-	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
@@ -46,7 +44,7 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 		target.start()
 		for _, id := range append(twice, kept) {
 			task := home.waitState(id, "SUCCESS", 45*time.Minute) // so it did not wait for the hourly lookup
-			forgotten := slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == outbox.CauseForgotten })
+			forgotten := slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == proto.TaskForgotten.Name() })
 			if forgotten == (id == kept) {
 				t.Errorf("events of %s: %+v", id, task.Events)
 			}
@@ -132,8 +130,8 @@ func TestTaskAcceptedAfterASnapshot(t *testing.T) {
 		target.start()
 		home.waitState(once, "INDETERMINATE", 5*time.Minute)
 		task := home.waitState(twice, "DEAD_LETTER", 5*time.Minute)
-		if !slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == outbox.CauseForgotten }) || !strings.Contains(task.Reason, "restored") {
-			t.Errorf("%s, events %+v", task.Reason, task.Events)
+		if !slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == proto.TaskForgotten.Name() }) || task.Cause != proto.TaskRestored.Name() {
+			t.Errorf("%s, events %+v", task.Cause, task.Events)
 		}
 		for _, id := range []string{twice, once} {
 			if n := w.checker.runsOf(id); n != 1 {

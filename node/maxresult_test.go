@@ -86,8 +86,8 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 			if tt.state == "SUCCESS" {
 				return
 			}
-			if !strings.Contains(got.Reason, "TOO_LARGE: its target sent a result of") || got.ResultSize != 0 {
-				t.Errorf("reason %q, %d bytes are stored", got.Reason, got.ResultSize)
+			if got.Cause != "result_too_large" || got.ResultSize != 0 {
+				t.Errorf("cause %q, %d bytes are stored", got.Cause, got.ResultSize)
 			}
 			if u := a.storage.Blobs.Usage(); u.Blobs > stored || u.Parts > 0 {
 				t.Errorf("%d files and %d parts are stored", u.Blobs, u.Parts)

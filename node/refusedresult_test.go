@@ -13,29 +13,29 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// resultEvents returns the details of the events of a kind of a task.
-func (s *simNode) resultEvents(kind, task string) (details []string) {
+// resultEvents returns the causes and codes of the events of a kind of a task.
+func (s *simNode) resultEvents(kind, task string) (why []string) {
 	for _, e := range s.node.Events.Read(s.mesh.t.Context(), 0, 1000, 0).Items {
 		if e.Kind == kind && e.Fields["task"] == task {
-			details = append(details, e.Fields["detail"])
+			why = append(why, strings.TrimSpace(e.Fields["cause"]+" "+e.Fields["code"]))
 		}
 	}
-	return details
+	return why
 }
 
-// wantResultEvent checks that a task has one event of a kind, whose detail contains text.
-func (s *simNode) wantResultEvent(kind, task, text string) {
+// wantResultEvent checks that a task has one event of a kind, with this cause and code.
+func (s *simNode) wantResultEvent(kind, task, why string) {
 	s.mesh.t.Helper()
-	if got := s.resultEvents(kind, task); len(got) != 1 || !strings.Contains(got[0], text) {
-		s.mesh.t.Errorf("events %s: %q, want one with %q", kind, got, text)
+	if got := s.resultEvents(kind, task); len(got) != 1 || got[0] != why {
+		s.mesh.t.Errorf("events %s: %q, want one with %q", kind, got, why)
 	}
 }
 
 // wantCause checks what why says of a task.
-func (s *simNode) wantCause(task string, code wire.NoteCode, peer, detail string) wire.Blocker {
+func (s *simNode) wantCause(task string, code wire.NoteCode, peer, refusal string) wire.Blocker {
 	s.mesh.t.Helper()
 	why, err := s.node.Explainer.Why(s.mesh.t.Context(), task)
-	if err != nil || why.Cause.Code != code || why.Cause.Peer != peer || !strings.Contains(why.Cause.Detail, detail) {
+	if err != nil || why.Cause.Code != code || why.Cause.Peer != peer || why.Cause.Refusal != refusal {
 		s.mesh.t.Errorf("why: %+v, %v, want %s by %s", why, err, code, peer)
 	}
 	return why
@@ -71,8 +71,8 @@ func TestStatusWarnsOfRefusedResults(t *testing.T) {
 		if n := all[at]; n.Count != 1 || n.Peer != "n0" || n.Refusal != "DENIED" || n.Task != id || n.Detail == "" {
 			t.Errorf("the warning is %+v", n)
 		}
-		target.wantResultEvent(wire.EventResultRefused, id, "DENIED: ")
-		if why := target.wantCause(id, wire.NoteRefused, "n0", ""); why.Cause.Refusal != "DENIED" || !why.Cause.Result || !noted(why.Steps, wire.StepResultFor) {
+		target.wantResultEvent(wire.EventResultRefused, id, "refused DENIED")
+		if why := target.wantCause(id, wire.NoteRefused, "n0", "DENIED"); !why.Cause.Result || !noted(why.Steps, wire.StepResultFor) {
 			t.Errorf("why: %+v", why)
 		}
 		if got := target.resultEvents(wire.EventResultDead, id); got != nil {
@@ -80,8 +80,8 @@ func TestStatusWarnsOfRefusedResults(t *testing.T) {
 		}
 		c.sleep(70 * day)
 		time.Sleep(10 * time.Minute)
-		target.wantResultEvent(wire.EventResultDead, id, "expired; the last answer was DENIED")
-		target.wantCause(id, wire.NoteResultExpired, "n0", "expired; the last answer was DENIED")
+		target.wantResultEvent(wire.EventResultDead, id, "expired DENIED")
+		target.wantCause(id, wire.NoteResultExpired, "n0", "DENIED")
 	})
 }
 
@@ -111,9 +111,9 @@ func TestResultsThatComeTooLate(t *testing.T) {
 		}
 		w.Plug(1)
 		time.Sleep(5 * time.Minute)
-		target.wantResultEvent(wire.EventResultStale, redriven, "")
-		target.wantResultEvent(wire.EventResultDead, purged, "STALE: ")
-		target.wantCause(purged, wire.NoteResultRefused, "n0", "")
+		target.wantResultEvent(wire.EventResultStale, redriven, "refused STALE")
+		target.wantResultEvent(wire.EventResultDead, purged, "refused STALE")
+		target.wantCause(purged, wire.NoteResultRefused, "n0", "STALE")
 	})
 }
 
@@ -132,6 +132,6 @@ func TestResultForAForgottenHomeIsAnEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Minute)
-		target.wantResultEvent(wire.EventResultDead, id, "ended as SUCCESS, and its result could not be sealed")
+		target.wantResultEvent(wire.EventResultDead, id, "result_unsealed")
 	})
 }

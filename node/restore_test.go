@@ -181,7 +181,7 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 				}
 			}
 			task, err := a.Views.Task(t.Context(), p.waiting)
-			return idle(b) && err == nil && strings.Contains(task.Reason, "restored")
+			return idle(b) && err == nil && task.Cause == proto.TaskRestored.Name()
 		}},
 	}
 	for _, tt := range tests {

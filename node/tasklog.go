@@ -33,8 +33,8 @@ func taskAttrs(role string, id proto.TaskID, peer string, r *proto.Record) []slo
 	if trace := strings.Split(r.GetTraceparent(), "-"); len(trace) == 4 {
 		attrs = append(attrs, slog.String("trace_id", trace[1]))
 	}
-	if r.GetReason() != "" && r.GetState() != proto.Running {
-		attrs = append(attrs, slog.String("err", proto.Clip(r.GetReason(), maxLogged)))
+	if c := r.GetCause(); c != 0 && r.GetState() != proto.Running {
+		attrs = append(attrs, slog.String("cause", c.Name()), slog.String("err", proto.Clip(r.GetReason(), maxLogged)))
 	}
 	return attrs
 }

@@ -45,7 +45,7 @@ func TestTaskLogKeysAreStable(t *testing.T) {
 	}
 	ran := func(r *proto.Record) {
 		r.History = []*proto.Attempt{{StartedMs: 2000, FinishedMs: 2250}}
-		r.Reason = "exit 1"
+		r.Cause, r.Reason = proto.TaskFailed, "exit 1"
 	}
 	const common = "event task_id role kind class peer status attempt trace_id"
 	for _, tt := range []struct {
@@ -57,10 +57,10 @@ func TestTaskLogKeysAreStable(t *testing.T) {
 		{wire.RoleHome, "task.accepted", common, record(proto.Accepted, nil), 0},
 		{wire.RoleOwner, "task.received", common, record(proto.Accepted, nil), 0},
 		{wire.RoleOwner, "task.started", common, record(proto.Running, ran), 0},
-		{wire.RoleOwner, "task.retry", common + " duration_ms err", record(proto.Retrying, ran), 250},
-		{wire.RoleOwner, "task.ended", common + " duration_ms", record(proto.Success, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
+		{wire.RoleOwner, "task.retry", common + " duration_ms cause err", record(proto.Retrying, ran), 250},
+		{wire.RoleOwner, "task.ended", common + " duration_ms", record(proto.Success, func(r *proto.Record) { ran(r); r.Cause, r.Reason = 0, "" }), 250},
 		{wire.RoleHome, "task.ended", common + " duration_ms", record(proto.Success, nil), 2500},
-		{wire.RoleHome, "task.dead", common + " duration_ms err", record(proto.DeadLetter, ran), 2500},
+		{wire.RoleHome, "task.dead", common + " duration_ms cause err", record(proto.DeadLetter, ran), 2500},
 	} {
 		attrs := taskAttrs(tt.role, id, "laptop", tt.r)
 		var keys []string

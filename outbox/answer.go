@@ -282,27 +282,26 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 		return backlog.Drop
 	case spendAttempt:
 		r.Attempts++
-		r.Code, r.Reason = a.refusal.Code, proto.Clip(a.refusal.Code.Name()+": "+a.refusal.Detail, proto.MaxReason)
+		setRefused(r, a.refusal)
 		r.DueMs = now.Add(ps.o.backoff(int(r.Attempts))).UnixMilli()
-		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: "failed at the target: " + a.refusal.Detail})
+		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: r.Cause, Code: r.Code, Detail: r.Reason})
 		return backlog.Requeue
 	}
 	if r.State.Terminal() {
 		return backlog.Keep
 	}
-	r.Code, r.Reason = a.refusal.Code, proto.Clip(refusalText(a.refusal), proto.MaxReason)
-	r.Move(a.decision.state, now, refusalText(a.refusal))
+	setRefused(r, a.refusal)
+	r.Move(a.decision.state, now, r.Cause, r.Reason)
+	r.Events[len(r.Events)-1].Code = r.Code
 	if a.decision.state == proto.DeadLetter && r.Status == "" {
 		r.Status = StatusNew
 	}
 	return endAction(r)
 }
 
-func refusalText(r *proto.Refusal) string {
-	if r.GetDetail() == "" {
-		return "refused by the target: " + r.GetCode().Name()
-	}
-	return "refused by the target: " + r.GetCode().Name() + ": " + r.GetDetail()
+// setRefused records why the peer refused an entry.
+func setRefused(r *proto.Record, why *proto.Refusal) {
+	r.Cause, r.Code, r.Reason = proto.TaskRefused, why.GetCode(), proto.Clip(why.GetDetail(), proto.MaxReason)
 }
 
 // accepted records that the target has the task. It may be running already. The
@@ -318,12 +317,12 @@ func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time)
 		}
 		return backlog.Write
 	}
-	cause := ""
+	cause := proto.TaskCause(0)
 	if a.refusal != nil {
-		cause = "already known at the target"
+		cause = proto.TaskAcceptedBefore
 	}
 	r.DueMs = 0
-	r.Move(proto.Accepted, now, cause)
+	r.Move(proto.Accepted, now, cause, "")
 	r.Events[len(r.Events)-1].Node = ps.peer[:]
 	return backlog.Write
 }

@@ -34,14 +34,14 @@ func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason,
 	step, err := o.backlog.Prepare(backlog.Edit{Key: k}, func(r *proto.Record) backlog.Action {
 		switch decision = onCancel(r, o.maybeSent(k, r)); decision.action {
 		case end:
-			r.Reason, r.MovesTo = reason, queue
-			r.Move(decision.state, now, "cancelled before it was sent")
+			r.Cause, r.Reason, r.MovesTo = proto.TaskCancelledUnsent, reason, queue
+			r.Move(decision.state, now, r.Cause, "")
 			return endAction(r)
 		case sendBodyFirst:
 			if !r.Cancel || hard && !r.CancelHard {
-				r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: "asked to stop"})
+				r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: proto.TaskCancelAsked})
 			}
-			r.Cancel, r.CancelHard, r.Reason, r.MovesTo = true, r.CancelHard || hard, reason, queue
+			r.Cancel, r.CancelHard, r.Cause, r.Reason, r.MovesTo = true, r.CancelHard || hard, proto.TaskCancelAsked, reason, queue
 			return backlog.Write
 		}
 		return backlog.Keep

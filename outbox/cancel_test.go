@@ -44,8 +44,8 @@ func TestCancelUnsentTask(t *testing.T) {
 		if _, err := h.Cancel(t.Context(), proto.TaskID{1}, false, ""); !errors.Is(err, ErrNotFound) {
 			t.Errorf("no such task: %v", err)
 		}
-		if r, _ := h.Get(id); r.Reason != "enough" {
-			t.Errorf("reason %q", r.Reason)
+		if r, _ := h.Get(id); r.Cause != proto.TaskCancelledUnsent || r.Reason != "enough" {
+			t.Errorf("because of %v: %q", r.Cause, r.Reason)
 		}
 	})
 }

@@ -187,7 +187,8 @@ func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time
 		r.AddEvent(e)
 	}
 	r.BootId, r.ExitCode, r.Truncated = out.BootId, out.ExitCode, out.Truncated
-	r.Reason, r.Stderr = proto.Clip(out.Reason, proto.MaxReason), proto.Clip(out.Stderr, proto.MaxStderr)
+	r.Cause, r.Reason, r.Stderr = out.Cause, proto.Clip(out.Reason, proto.MaxReason), proto.Clip(out.Stderr, proto.MaxStderr)
+	r.MayHaveRun = out.MayHaveRun
 	r.ResultDigest, r.ResultSize, r.ResultType = out.BodyDigest, out.BodySize, out.ContentType
 	if r.ResultBlob, r.ResultObject = in.Blob, out.Object; in.Blob == "" {
 		r.Result = out.Body
@@ -201,7 +202,7 @@ func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time
 		r.Code = out.Code
 	}
 	r.DueMs, r.Cancel = 0, false
-	r.Move(out.State, now, causeCommitted)
+	r.Move(out.State, now, proto.TaskCommitted, "")
 	if endActionFor(out.State) == backlog.ToDead {
 		r.Status = StatusNew
 	}
@@ -259,7 +260,7 @@ func addOrphan(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time) 
 		return false
 	}
 	r.Orphans = append(r.Orphans, &proto.Receipt{Statement: s.Append(nil)})
-	r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: from[:], State: r.State, Cause: "received a result that does not count"})
+	r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: from[:], State: r.State, Cause: proto.TaskOrphan})
 	return true
 }
 
@@ -286,7 +287,7 @@ func (o *Outbox) Started(ctx context.Context, from proto.PeerID, receipts []*pro
 		}
 		records[i] = r
 		r.Attempts = max(r.Attempts, s.Attempt)
-		r.Move(proto.Running, now, "")
+		r.Move(proto.Running, now, 0, "")
 		r.Events[len(r.Events)-1].Node = s.Node[:]
 		if len(r.Receipts) < proto.MaxAttempts {
 			r.Receipts = append(r.Receipts, kept[i])

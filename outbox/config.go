@@ -125,7 +125,8 @@ type Sealing struct {
 	Reseal func(st *proto.Stored) (d *Draft, done func(), err error)
 }
 
-// ResultHooks are called for results of tasks that ran here. They must be quick.
+// ResultHooks are called for results of tasks that ran here. They must be quick and must not
+// retain or modify what they are given.
 type ResultHooks struct {
 	// Unneeded is called for the body of a result that its home has: no record
 	// refers to it any more.
@@ -137,7 +138,7 @@ type ResultHooks struct {
 	// task had already ended, or was granted again.
 	Stale func(id proto.TaskID, home proto.PeerID, r *proto.Refusal)
 	// Lost is called for a result that expired and became a dead letter.
-	Lost func(id proto.TaskID, home proto.PeerID, reason string)
+	Lost func(id proto.TaskID, home proto.PeerID, r *proto.Record)
 }
 
 func (h ResultHooks) withDefaults() ResultHooks {
@@ -151,7 +152,7 @@ func (h ResultHooks) withDefaults() ResultHooks {
 		h.Stale = func(proto.TaskID, proto.PeerID, *proto.Refusal) {}
 	}
 	if h.Lost == nil {
-		h.Lost = func(proto.TaskID, proto.PeerID, string) {}
+		h.Lost = func(proto.TaskID, proto.PeerID, *proto.Record) {}
 	}
 	return h
 }

@@ -183,12 +183,6 @@ type assertion struct {
 	wasHome bool // from is, or was, the home of the queue that the task was sent to
 }
 
-// Causes in the events of an ended task.
-const (
-	causeExpired   = "not_after is over" // by the clock of its home alone
-	causeCommitted = "result committed"
-)
-
 // TakesResult reports whether a result for r may still count: r has not ended, or
 // it ended by the clock of its home alone and was not redriven since.
 func TakesResult(r *proto.Record) bool {
@@ -199,8 +193,11 @@ func TakesResult(r *proto.Record) bool {
 		return false
 	}
 	for _, e := range slices.Backward(r.Events) {
-		if e.Cause == causeExpired || e.Cause == causeCommitted {
-			return e.Cause == causeExpired
+		switch e.Cause {
+		case proto.TaskExpired, proto.TaskExpiredAccepted, proto.TaskExpiredStarted:
+			return true
+		case proto.TaskCommitted:
+			return false
 		}
 	}
 	return false

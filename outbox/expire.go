@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -51,11 +52,13 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 		decisions[i] = onDeadline(k.Part, r, ms, sent, o.limits)
 		switch decisions[i].action {
 		case end:
-			if r.Reason == "" {
-				r.Reason = o.expiredBecause(k, r)
-			}
+			cause, code, detail := o.expiredBecause(k, r)
 			r.Status = StatusNew
-			r.Move(decisions[i].state, now, causeExpired)
+			r.Move(decisions[i].state, now, cause, detail)
+			r.Events[len(r.Events)-1].Code = code
+			if r.Cause == 0 || r.Cause == proto.TaskCancelAsked {
+				r.Cause, r.Code, r.Reason = cause, code, cmp.Or(detail, r.Reason)
+			}
 			return endActionFor(decisions[i].state)
 		case drop:
 			return backlog.Drop
@@ -83,20 +86,16 @@ func (o *Outbox) expireSome(ctx context.Context, items []backlog.Item) error {
 }
 
 // expiredBecause returns why an entry had not ended when it expired, as far as
-// that is known.
-func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) string {
-	n := o.deliveries.get(k)
-	switch {
+// that is known, and the last refusal or failure.
+func (o *Outbox) expiredBecause(k backlog.Key, r *proto.Record) (proto.TaskCause, proto.Code, string) {
+	switch n := o.deliveries.get(k); {
 	case k.Part == backlog.PartResult && n.code == proto.CodeOK:
-		return "expired; its home was not reached"
+		return proto.TaskExpiredUnreached, 0, ""
 	case k.Part == backlog.PartTask && r.State == proto.Running:
-		return "expired, and so has its longest run; its target had started it, but no result arrived"
+		return proto.TaskExpiredStarted, 0, ""
 	case k.Part == backlog.PartTask && r.State != proto.Pending:
-		return "expired, and so has its longest run; its target had accepted it, but no result arrived"
-	case n.code != proto.CodeOK:
-		return proto.Clip("expired; the last answer was "+n.code.Name()+": "+n.detail, proto.MaxReason)
-	case n.detail != "":
-		return proto.Clip("expired; the last attempt failed: "+n.detail, proto.MaxReason)
+		return proto.TaskExpiredAccepted, 0, ""
+	default:
+		return proto.TaskExpired, n.code, proto.Clip(n.detail, proto.MaxReason)
 	}
-	return "expired; it was not delivered, or not answered"
 }

@@ -10,10 +10,6 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// CauseForgotten is the cause in the event of a task whose target no longer knows
-// it.
-const CauseForgotten = "forgotten: its target no longer knows it"
-
 // awaited reports whether the target of r, a named node, has accepted the task
 // and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
@@ -84,8 +80,8 @@ func (o *Outbox) makeIndeterminate(ctx context.Context, p proto.PeerID, k backlo
 		if r.Seq() != seq || !awaited(k, r) {
 			return backlog.Keep
 		}
-		r.Reason = "indeterminate: its target no longer knows it and may have run it, and its mode is at_most_once"
-		r.Move(proto.Indeterminate, now, CauseForgotten)
+		r.Cause, r.Reason = proto.TaskForgottenOnce, ""
+		r.Move(proto.Indeterminate, now, r.Cause, "")
 		r.Events[len(r.Events)-1].Node = p[:]
 		rec = r
 		return backlog.Write
@@ -107,7 +103,7 @@ func (o *Outbox) resubmit(ctx context.Context, p proto.PeerID, k backlog.Key, st
 		first := r.FirstSeq()
 		r.FirstSeqBoot, r.FirstSeqCounter = first.Boot, first.Counter
 		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
-		r.Move(proto.Pending, now, CauseForgotten)
+		r.Move(proto.Pending, now, proto.TaskForgotten, "")
 		r.Events[len(r.Events)-1].Node = p[:]
 		return backlog.Requeue
 	})

@@ -63,7 +63,7 @@ func TestTaskUnknownToItsTarget(t *testing.T) {
 		defer h.connect(g)()
 		time.Sleep(time.Minute)
 		h.want(twice, accepted)
-		if r, _ := h.Get(twice); r.Seq() != g.tasks[twice].Seq || len(r.Events) < 4 || r.Events[len(r.Events)-2].Cause != CauseForgotten {
+		if r, _ := h.Get(twice); r.Seq() != g.tasks[twice].Seq || len(r.Events) < 4 || r.Events[len(r.Events)-2].Cause != proto.TaskForgotten {
 			t.Errorf("record %+v", r)
 		}
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, late, success, "late")}); v[0].Code != 0 {

@@ -192,13 +192,14 @@ type Why struct {
 	Behind   proto.TaskID  // of a task that is behind another one: the first task with its ordering key
 	Held     bool          // that first task is a dead letter that a person must redrive or purge
 	Tries    int           // deliveries that failed since the node started
-	Code     proto.Code    // of the last refusal
+	Code     proto.Code    // of the last refusal, or of the one that ended it
 	Detail   string        // of the last refusal or failure
 	At       time.Time     // of the last refusal or failure
 	Attempts int           // spent
 	NotAfter time.Time
 	Cancel   bool // cancellation was requested
-	Reason   string
+	Cause    proto.TaskCause
+	Reason   string // the detail of the cause
 }
 
 // Why explains what a task is waiting for, or how it ended.
@@ -216,7 +217,10 @@ func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	w := Why{
 		Kind: r.Kind, State: r.State, Place: where.Status, Next: where.Wait, Behind: where.Behind, Held: where.Blocked,
 		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
-		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Reason: r.Reason,
+		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Cause: r.Cause, Reason: r.Reason,
+	}
+	if r.State.Terminal() {
+		w.Code = r.Code
 	}
 	if p, err := proto.PeerIDFrom(r.Peer); err == nil {
 		w.Peer, w.Linked = p, o.links.up(p)

@@ -19,12 +19,7 @@ import (
 // corrected, and what was signed with wrong times is signed again (I14). Nothing
 // expires before that is done.
 
-// Causes in the events of a task whose times were wrong.
-const (
-	causeTimesCorrected = "times corrected: the clock of this node was wrong when it was created"
-	causeResigned       = "signed again with correct times: the clock of this node was wrong when it was created"
-	restampStep         = 256 // entries checked together
-)
+const restampStep = 256 // entries checked together
 
 // An offsetRange is the smallest and the largest offset of the wall clock from
 // the boot clock, in milliseconds, when the times of entries were taken.
@@ -222,7 +217,7 @@ func (o *Outbox) restampSome(ctx context.Context, m clockReading, keys []backlog
 		moved++
 		records[i] = r
 		r.StampMoved = waits
-		r.AddEvent(&proto.Event{TimeMs: m.wall, State: r.State, Attempt: r.Attempts, Cause: causeTimesCorrected})
+		r.AddEvent(&proto.Event{TimeMs: m.wall, State: r.State, Attempt: r.Attempts, Cause: proto.TaskTimesCorrected})
 		if idle {
 			return backlog.Requeue
 		}
@@ -264,7 +259,7 @@ func (o *Outbox) resignWithNewTimes(ctx context.Context, k backlog.Key) bool {
 		if r.State != proto.Pending || r.CreatedMs != was {
 			return backlog.Keep
 		}
-		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: causeResigned})
+		r.AddEvent(&proto.Event{TimeMs: o.cfg.Clock.Now().UnixMilli(), State: r.State, Attempt: r.Attempts, Cause: proto.TaskSignedAgain})
 		return backlog.Requeue
 	})
 	if err != nil {

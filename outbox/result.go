@@ -20,8 +20,8 @@ func resultKey(id proto.TaskID) backlog.Key {
 // way to its home or a dead letter; ErrNotFound if there is none.
 func (o *Outbox) Result(id proto.TaskID) (*proto.Record, error) {
 	r, _, err := o.backlog.Get(resultKey(id))
-	if err == nil && r.Reason == "" {
-		r.Reason = "it has ended here; its result is on its way to its home"
+	if err == nil && r.Cause == 0 {
+		r.Cause = proto.TaskResultWaits
 	}
 	return r, err
 }
@@ -102,8 +102,8 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	home, _ := proto.PeerIDFrom(r.Peer)
 	o.deliveries.drop(k)
-	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home, "detail", r.Reason)
-	o.cfg.Results.Lost(k.ID, home, r.Reason)
+	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home, "cause", r.Cause.Name(), "code", r.Code.Name(), "detail", r.Reason)
+	o.cfg.Results.Lost(k.ID, home, r)
 }
 
 // resultStale reports a result that its home recorded but did not count.

@@ -100,7 +100,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				if n := strings.Count(log.String(), "refuses its result"); n != len(told) || strings.Count(log.String(), "home="+g.peer().String()) != n {
 					t.Errorf("%d lines of the log:\n%s", n, &log)
 				}
-				if w, err := h.WhyResult(d.Header.ID); err != nil || tt.dead != w.State.Terminal() || !tt.dead && w.Code != tt.code || tt.dead && !strings.Contains(w.Reason, "because") {
+				if w, err := h.WhyResult(d.Header.ID); err != nil || tt.dead != w.State.Terminal() || w.Code != tt.code || tt.dead && (w.Cause != proto.TaskRefused || w.Reason != "because") {
 					t.Errorf("why = %+v, %v", w, err)
 				}
 				list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
@@ -159,8 +159,8 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 // A result that its home does not accept in time is a dead letter, and that is
 // reported.
 func TestExpiredResultIsADeadLetter(t *testing.T) {
-	var calls recorder[string]
-	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, why string) { calls.add(why) }}}
+	var calls recorder[proto.TaskCause]
+	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, r *proto.Record) { calls.add(r.Cause) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		d := h.resultDraft(newTarget(t).peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
@@ -169,8 +169,8 @@ func TestExpiredResultIsADeadLetter(t *testing.T) {
 		time.Sleep(day + time.Hour + time.Minute)
 		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
 		told := calls.list()
-		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || !strings.Contains(told[0], "not reached") {
-			t.Errorf("dead letters %v, %v; told %q", list, err, told)
+		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || told[0] != proto.TaskExpiredUnreached {
+			t.Errorf("dead letters %v, %v; told %v", list, err, told)
 		}
 	})
 }

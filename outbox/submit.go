@@ -190,7 +190,7 @@ func (o *Outbox) prepare(j *job) (err error) {
 		With:         j.extra,
 	}
 	if j.part == backlog.PartTask {
-		r.AddEvent(&proto.Event{TimeMs: h.Created, State: r.State, Cause: "submitted"})
+		r.AddEvent(&proto.Event{TimeMs: h.Created, State: r.State, Cause: proto.TaskSubmitted})
 		if r.IdempotencyKey != "" {
 			if j.reservedKey, err = o.reserveKey(r); err != nil {
 				return err

@@ -101,8 +101,8 @@ func TestInternalSpendsAttempts(t *testing.T) {
 		defer h.connect(g)()
 		time.Sleep(2 * time.Hour)
 		r, _ = h.Get(id)
-		if r.State != dead || r.Status != StatusNew || !strings.Contains(r.Reason, "INTERNAL: because") {
-			t.Errorf("after all attempts: %v, %q, %q", r.State.Name(), r.Status, r.Reason)
+		if r.State != dead || r.Status != StatusNew || r.Cause != proto.TaskRefused || r.Code != proto.CodeInternal || r.Reason != "because" {
+			t.Errorf("after all attempts: %v, %q, %v", r.State.Name(), r.Status, r)
 		}
 		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
 		if err != nil || len(list) != 1 || list[0].ID != id {
@@ -187,8 +187,8 @@ func TestExpiryOfUnsentTask(t *testing.T) {
 		if taken, _ := g.count(); taken != 0 {
 			t.Error("an expired task was sent")
 		}
-		if r, _ := h.Get(id); r.Reason == "" || r.Status != StatusNew {
-			t.Errorf("reason %q, status %q", r.Reason, r.Status)
+		if r, _ := h.Get(id); r.Cause != proto.TaskExpired || r.Status != StatusNew {
+			t.Errorf("because of %v, status %q", r.Cause, r.Status)
 		}
 	})
 }

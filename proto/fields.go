@@ -171,7 +171,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Outcome.lease_token":      size(maxID),
 	"Attempt.error":            size(maxDetail),
 	"Event.node":               size(maxKeyBytes),
-	"Event.cause":              size(maxCause),
+	"Event.detail":             size(maxCause),
 	"Record.peer":              size(maxKeyBytes),
 	"Record.kind":              size(MaxKind),
 	"Record.events":            count(recordCount),

@@ -93,8 +93,8 @@ func goldenMessages() map[string]pb.Message {
 	header, statement := goldenHeader(), goldenStatement()
 	envelope := &Envelope{Header: header.Append(nil), Body: seq(9, 40), Slot: seq(10, 110), Path: seq(11, 96), Index: 5}
 	receipt := &Receipt{Statement: statement.Append(nil), Path: seq(1, 64), Index: 2, Signature: seq(2, 64)}
-	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: Running, Attempt: 1, Cause: "started", Folded: 2}}
-	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy"}}
+	events := []*Event{{TimeMs: 1, Node: seq(1, 32), State: Running, Attempt: 1, Cause: TaskRefused, Folded: 2, Detail: "full", Code: CodeFull}}
+	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy", Cause: TaskFailed}}
 	all := goldenGossip(keyRecord, &KnownPeer{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}})
 	maps.Copy(all, goldenOwnership(envelope, &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)}, receipt))
 	maps.Copy(all, goldenMail())
@@ -152,7 +152,7 @@ func goldenMessages() map[string]pb.Message {
 		"outcome": &Outcome{
 			State: Failed, BootId: seq(1, 16), EpochBoot: 2, EpochCounter: 3, ExitCode: -1, Reason: "killed", Stderr: "oh", Body: []byte("out"),
 			BodySize: 3, BodyDigest: seq(2, 32), ContentType: "text/plain", Truncated: true, Attempts: attempts, Events: events, Receipts: []*Receipt{receipt},
-			StartedMs: 10, FinishedMs: 20, LeaseToken: seq(6, 16),
+			StartedMs: 10, FinishedMs: 20, LeaseToken: seq(6, 16), Cause: TaskRejected, MayHaveRun: true,
 		},
 		"outcome_denied": &Outcome{State: DeadLetter, Reason: "DENIED: not allowed", Code: CodeDenied},
 		"stored":         &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)},
@@ -196,7 +196,7 @@ func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Recor
 		ResultType: "text/plain", Truncated: true, IdempotencyKey: "once", OrderingKey: "repo", Cancel: true, CancelHard: true, RedriveOf: seq(2, 16),
 		BodyBlob: "ef/01", BodySize: 8, EndedMs: 9, BootId: seq(3, 16), Traceparent: "00-01-02-01", RequestDigest: seq(4, 32),
 		Labels: map[string]string{"os": "linux"}, Mode: AtLeastOnce, Target: "queue:build", Status: "seen", RedrivenAs: "018b",
-		Orphans: []*Receipt{receipt}, OnDead: "skip", Options: &TaskOptions{MaxAttempts: 3}, Run: "run", Step: "step", Parent: seq(5, 16),
+		Orphans: []*Receipt{receipt}, OnDead: "skip", Options: &TaskOptions{MaxAttempts: 3}, Run: "run", Step: "step", Parent: seq(5, 16), Cause: TaskCrashedOften, MayHaveRun: true,
 	}
 }
 

@@ -61,6 +61,58 @@ const (
 	CodeNoMesh         = Code_CODE_NO_MESH
 )
 
+// Why the record of a task changed: see [TaskCause].
+const (
+	TaskSubmitted          = TaskCause_TASK_CAUSE_SUBMITTED
+	TaskAcceptedBefore     = TaskCause_TASK_CAUSE_ACCEPTED_BEFORE
+	TaskRefused            = TaskCause_TASK_CAUSE_REFUSED
+	TaskTimesCorrected     = TaskCause_TASK_CAUSE_TIMES_CORRECTED
+	TaskSignedAgain        = TaskCause_TASK_CAUSE_SIGNED_AGAIN
+	TaskForgotten          = TaskCause_TASK_CAUSE_FORGOTTEN
+	TaskForgottenOnce      = TaskCause_TASK_CAUSE_FORGOTTEN_ONCE
+	TaskOrphan             = TaskCause_TASK_CAUSE_ORPHAN
+	TaskCommitted          = TaskCause_TASK_CAUSE_COMMITTED
+	TaskCancelledUnsent    = TaskCause_TASK_CAUSE_CANCELLED_UNSENT
+	TaskCancelAsked        = TaskCause_TASK_CAUSE_CANCEL_ASKED
+	TaskExpired            = TaskCause_TASK_CAUSE_EXPIRED
+	TaskExpiredAccepted    = TaskCause_TASK_CAUSE_EXPIRED_ACCEPTED
+	TaskExpiredStarted     = TaskCause_TASK_CAUSE_EXPIRED_STARTED
+	TaskExpiredUnreached   = TaskCause_TASK_CAUSE_EXPIRED_UNREACHED
+	TaskResultTooLarge     = TaskCause_TASK_CAUSE_RESULT_TOO_LARGE
+	TaskResultWaits        = TaskCause_TASK_CAUSE_RESULT_WAITS
+	TaskGranted            = TaskCause_TASK_CAUSE_GRANTED
+	TaskRestarted          = TaskCause_TASK_CAUSE_RESTARTED
+	TaskFailed             = TaskCause_TASK_CAUSE_FAILED
+	TaskRejected           = TaskCause_TASK_CAUSE_REJECTED
+	TaskTimedOut           = TaskCause_TASK_CAUSE_TIMED_OUT
+	TaskUnready            = TaskCause_TASK_CAUSE_UNREADY
+	TaskOutputCut          = TaskCause_TASK_CAUSE_OUTPUT_CUT
+	TaskNoRoom             = TaskCause_TASK_CAUSE_NO_ROOM
+	TaskNoRoomOnce         = TaskCause_TASK_CAUSE_NO_ROOM_ONCE
+	TaskNoRoomOften        = TaskCause_TASK_CAUSE_NO_ROOM_OFTEN
+	TaskUnusable           = TaskCause_TASK_CAUSE_UNUSABLE
+	TaskStopped            = TaskCause_TASK_CAUSE_STOPPED
+	TaskStoppedOnce        = TaskCause_TASK_CAUSE_STOPPED_ONCE
+	TaskCrashed            = TaskCause_TASK_CAUSE_CRASHED
+	TaskCrashedOften       = TaskCause_TASK_CAUSE_CRASHED_OFTEN
+	TaskCrashedOnce        = TaskCause_TASK_CAUSE_CRASHED_ONCE
+	TaskCrashedParked      = TaskCause_TASK_CAUSE_CRASHED_PARKED
+	TaskCrashedUnasked     = TaskCause_TASK_CAUSE_CRASHED_UNASKED
+	TaskProbed             = TaskCause_TASK_CAUSE_PROBED
+	TaskRestored           = TaskCause_TASK_CAUSE_RESTORED
+	TaskTooLate            = TaskCause_TASK_CAUSE_TOO_LATE
+	TaskNotAllowed         = TaskCause_TASK_CAUSE_NOT_ALLOWED
+	TaskCancelledUnarrived = TaskCause_TASK_CAUSE_CANCELLED_UNARRIVED
+	TaskCancelledUnstarted = TaskCause_TASK_CAUSE_CANCELLED_UNSTARTED
+	TaskCancelledBetween   = TaskCause_TASK_CAUSE_CANCELLED_BETWEEN
+	TaskCancelledRunning   = TaskCause_TASK_CAUSE_CANCELLED_RUNNING
+	TaskSucceededBefore    = TaskCause_TASK_CAUSE_SUCCEEDED_BEFORE
+	TaskResultLost         = TaskCause_TASK_CAUSE_RESULT_LOST
+	TaskResultLostAtHome   = TaskCause_TASK_CAUSE_RESULT_LOST_AT_HOME
+	TaskResultUnsealed     = TaskCause_TASK_CAUSE_RESULT_UNSEALED
+	TaskMoved              = TaskCause_TASK_CAUSE_MOVED
+)
+
 // The types of a Message: see [MessageType].
 const (
 	TypePing          = MessageType_PING

@@ -17,8 +17,8 @@ func (o *Outcome) TooLarge(task *TaskOptions) bool {
 		return false
 	}
 	sum := sha256.Sum256(nil)
-	o.State = DeadLetter
-	o.Reason = fmt.Sprintf("TOO_LARGE: its target sent a result of %d bytes, the task takes %d (max_result)", o.GetBodySize(), task.GetMaxResult())
+	o.State, o.Cause = DeadLetter, TaskResultTooLarge
+	o.Reason = fmt.Sprintf("%d bytes, the task takes %d (max_result)", o.GetBodySize(), task.GetMaxResult())
 	o.Body, o.BodySize, o.BodyDigest, o.Object, o.ContentType, o.Truncated = nil, 0, sum[:], nil, "", false
 	return true
 }

@@ -91,6 +91,15 @@ func (c Code) Name() string {
 	return strings.TrimPrefix(c.String(), "CODE_")
 }
 
+// Name returns the cause as people and the API read it: crashed, cancelled_unsent, …; empty
+// if the state says it.
+func (c TaskCause) Name() string {
+	if c == TaskCause_TASK_CAUSE_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "TASK_CAUSE_"))
+}
+
 // Ends returns the state in which a refusal with this code ends a task, and false
 // for all other codes: most leave it PENDING, to be tried later, and DUPLICATE,
 // STALE and MOVED say what became of it.
@@ -125,22 +134,22 @@ func (r *Record) AddEvent(e *Event) {
 		r.Events[keep] = &Event{
 			TimeMs: first.TimeMs,
 			State:  first.State,
-			Cause:  "folded",
 			Folded: max(first.Folded, 1) + max(next.Folded, 1),
 		}
 		r.Events = slices.Delete(r.Events, keep+1, keep+2)
 	}
-	e.Cause = CutWords(e.Cause, maxCause)
+	e.Detail = CutWords(e.Detail, maxCause)
 	r.Events = append(r.Events, e)
 }
 
-// Move sets the record's state and notes the change.
-func (r *Record) Move(to TaskState, now time.Time, cause string) {
+// Move sets the record's state and notes the change and its cause. detail is what a handler,
+// a peer or a person said about it.
+func (r *Record) Move(to TaskState, now time.Time, cause TaskCause, detail string) {
 	r.State = to
 	if to.Terminal() {
 		r.EndedMs = now.UnixMilli()
 	}
-	r.AddEvent(&Event{TimeMs: now.UnixMilli(), State: to, Attempt: r.Attempts, Cause: cause})
+	r.AddEvent(&Event{TimeMs: now.UnixMilli(), State: to, Attempt: r.Attempts, Cause: cause, Detail: detail})
 }
 
 // Clip makes s fit for a text field of n bytes: what is not UTF-8 is replaced,
@@ -179,9 +188,9 @@ func (p LeasePhase) Name() string { return strings.TrimPrefix(p.String(), "LEASE
 // Event returns the grant as an event in the history of its task. number counts the
 // grants from 1; owner is the name of the node that got the lease.
 func (g *Granting) Event(number uint32, owner string) *Event {
-	cause := fmt.Sprintf("granted to %s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
+	detail := fmt.Sprintf("%s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
 	if g.GetEnded() != "" {
-		cause += "; ended: " + g.GetEnded()
+		detail += "; ended: " + g.GetEnded()
 	}
-	return &Event{TimeMs: g.GetTimeMs(), State: Accepted, Attempt: number, Cause: Clip(cause, 128)}
+	return &Event{TimeMs: g.GetTimeMs(), State: Accepted, Attempt: number, Cause: TaskGranted, Detail: Clip(detail, maxCause)}
 }

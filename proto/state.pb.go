@@ -314,6 +314,195 @@ func (Code) EnumDescriptor() ([]byte, []int) {
 	return file_state_proto_rawDescGZIP(), []int{3}
 }
 
+// TaskCause is why the record of a task changed: why it ended, failed, waits or was sent
+// again. What a handler, a peer or a person said about it is beside it, as the detail.
+type TaskCause int32
+
+const (
+	TaskCause_TASK_CAUSE_UNSPECIFIED         TaskCause = 0  // the state says it
+	TaskCause_TASK_CAUSE_SUBMITTED           TaskCause = 1  // stored at its home
+	TaskCause_TASK_CAUSE_ACCEPTED_BEFORE     TaskCause = 2  // its target knew it already
+	TaskCause_TASK_CAUSE_REFUSED             TaskCause = 3  // its target refused it: code, detail
+	TaskCause_TASK_CAUSE_TIMES_CORRECTED     TaskCause = 4  // the clock of its home was wrong when it was created
+	TaskCause_TASK_CAUSE_SIGNED_AGAIN        TaskCause = 5  // it was signed again with correct times
+	TaskCause_TASK_CAUSE_FORGOTTEN           TaskCause = 6  // its target no longer knows it
+	TaskCause_TASK_CAUSE_FORGOTTEN_ONCE      TaskCause = 7  // its target no longer knows it and may have run it, and its mode is at_most_once
+	TaskCause_TASK_CAUSE_ORPHAN              TaskCause = 8  // a result came that does not count
+	TaskCause_TASK_CAUSE_COMMITTED           TaskCause = 9  // its result was committed
+	TaskCause_TASK_CAUSE_CANCELLED_UNSENT    TaskCause = 10 // cancelled before it was sent: detail (what the person said)
+	TaskCause_TASK_CAUSE_CANCEL_ASKED        TaskCause = 11 // its owner is asked to stop it: detail (what the person said)
+	TaskCause_TASK_CAUSE_EXPIRED             TaskCause = 12 // expired by the clock of its home alone, not delivered or not answered: code and detail (of the last refusal or failure)
+	TaskCause_TASK_CAUSE_EXPIRED_ACCEPTED    TaskCause = 13 // expired, and so has its longest run: its target had accepted it, and no result arrived
+	TaskCause_TASK_CAUSE_EXPIRED_STARTED     TaskCause = 14 // expired, and so has its longest run: its target had started it, and no result arrived
+	TaskCause_TASK_CAUSE_EXPIRED_UNREACHED   TaskCause = 15 // of a result: expired, and its home was not reached
+	TaskCause_TASK_CAUSE_RESULT_TOO_LARGE    TaskCause = 16 // its target sent a larger result than it takes: detail
+	TaskCause_TASK_CAUSE_RESULT_WAITS        TaskCause = 17 // it has ended here, and its result is on its way to its home
+	TaskCause_TASK_CAUSE_GRANTED             TaskCause = 18 // the home of its queue granted it to an owner: detail (the owner, the epoch, how the lease ended)
+	TaskCause_TASK_CAUSE_RESTARTED           TaskCause = 19 // started again after an unclean stop
+	TaskCause_TASK_CAUSE_FAILED              TaskCause = 20 // its handler failed: detail
+	TaskCause_TASK_CAUSE_REJECTED            TaskCause = 21 // its handler rejected it for good: detail
+	TaskCause_TASK_CAUSE_TIMED_OUT           TaskCause = 22 // its attempt ran out of time: detail
+	TaskCause_TASK_CAUSE_UNREADY             TaskCause = 23 // nothing could be started: detail
+	TaskCause_TASK_CAUSE_OUTPUT_CUT          TaskCause = 24 // it succeeded, and its output was cut off: detail
+	TaskCause_TASK_CAUSE_NO_ROOM             TaskCause = 25 // there was no room for its output: detail
+	TaskCause_TASK_CAUSE_NO_ROOM_ONCE        TaskCause = 26 // there was no room for its output, and its mode is at_most_once: detail
+	TaskCause_TASK_CAUSE_NO_ROOM_OFTEN       TaskCause = 27 // there was no room for its output, too often: detail
+	TaskCause_TASK_CAUSE_UNUSABLE            TaskCause = 28 // its content or its body is not what its origin signed: detail
+	TaskCause_TASK_CAUSE_STOPPED             TaskCause = 29 // the node stopped while it ran
+	TaskCause_TASK_CAUSE_STOPPED_ONCE        TaskCause = 30 // the node stopped while it ran, and its mode is at_most_once
+	TaskCause_TASK_CAUSE_CRASHED             TaskCause = 31 // the process died while it ran
+	TaskCause_TASK_CAUSE_CRASHED_OFTEN       TaskCause = 32 // the process died each time it ran
+	TaskCause_TASK_CAUSE_CRASHED_ONCE        TaskCause = 33 // the process died while it ran, and its mode is at_most_once
+	TaskCause_TASK_CAUSE_CRASHED_PARKED      TaskCause = 34 // the process died while it ran, and its handler does not say that it may be repeated: detail (on_crash)
+	TaskCause_TASK_CAUSE_CRASHED_UNASKED     TaskCause = 35 // the process died while it ran, and its handler is gone or cannot be asked
+	TaskCause_TASK_CAUSE_PROBED              TaskCause = 36 // the process died while it ran, and its handler says that it was done
+	TaskCause_TASK_CAUSE_RESTORED            TaskCause = 37 // the node was restored from an older copy, and may have run it before
+	TaskCause_TASK_CAUSE_TOO_LATE            TaskCause = 38 // its time was over before a start: detail (of the last attempt)
+	TaskCause_TASK_CAUSE_NOT_ALLOWED         TaskCause = 39 // the allow list of its handler no longer names its origin
+	TaskCause_TASK_CAUSE_CANCELLED_UNARRIVED TaskCause = 40 // cancelled before it arrived
+	TaskCause_TASK_CAUSE_CANCELLED_UNSTARTED TaskCause = 41 // cancelled before it started
+	TaskCause_TASK_CAUSE_CANCELLED_BETWEEN   TaskCause = 42 // cancelled between two starts
+	TaskCause_TASK_CAUSE_CANCELLED_RUNNING   TaskCause = 43 // cancelled while it ran
+	TaskCause_TASK_CAUSE_SUCCEEDED_BEFORE    TaskCause = 44 // not run: a task with its idempotency key succeeded: detail (the id of that task)
+	TaskCause_TASK_CAUSE_RESULT_LOST         TaskCause = 45 // its result could not be kept: detail
+	TaskCause_TASK_CAUSE_RESULT_LOST_AT_HOME TaskCause = 46 // the home of its queue could not keep its result: detail (how it ended)
+	TaskCause_TASK_CAUSE_MOVED               TaskCause = 47 // it moved, with its queue, to another home: detail (its name)
+	TaskCause_TASK_CAUSE_RESULT_UNSEALED     TaskCause = 48 // its result could not be sealed for its home: detail (how it ended)
+)
+
+// Enum value maps for TaskCause.
+var (
+	TaskCause_name = map[int32]string{
+		0:  "TASK_CAUSE_UNSPECIFIED",
+		1:  "TASK_CAUSE_SUBMITTED",
+		2:  "TASK_CAUSE_ACCEPTED_BEFORE",
+		3:  "TASK_CAUSE_REFUSED",
+		4:  "TASK_CAUSE_TIMES_CORRECTED",
+		5:  "TASK_CAUSE_SIGNED_AGAIN",
+		6:  "TASK_CAUSE_FORGOTTEN",
+		7:  "TASK_CAUSE_FORGOTTEN_ONCE",
+		8:  "TASK_CAUSE_ORPHAN",
+		9:  "TASK_CAUSE_COMMITTED",
+		10: "TASK_CAUSE_CANCELLED_UNSENT",
+		11: "TASK_CAUSE_CANCEL_ASKED",
+		12: "TASK_CAUSE_EXPIRED",
+		13: "TASK_CAUSE_EXPIRED_ACCEPTED",
+		14: "TASK_CAUSE_EXPIRED_STARTED",
+		15: "TASK_CAUSE_EXPIRED_UNREACHED",
+		16: "TASK_CAUSE_RESULT_TOO_LARGE",
+		17: "TASK_CAUSE_RESULT_WAITS",
+		18: "TASK_CAUSE_GRANTED",
+		19: "TASK_CAUSE_RESTARTED",
+		20: "TASK_CAUSE_FAILED",
+		21: "TASK_CAUSE_REJECTED",
+		22: "TASK_CAUSE_TIMED_OUT",
+		23: "TASK_CAUSE_UNREADY",
+		24: "TASK_CAUSE_OUTPUT_CUT",
+		25: "TASK_CAUSE_NO_ROOM",
+		26: "TASK_CAUSE_NO_ROOM_ONCE",
+		27: "TASK_CAUSE_NO_ROOM_OFTEN",
+		28: "TASK_CAUSE_UNUSABLE",
+		29: "TASK_CAUSE_STOPPED",
+		30: "TASK_CAUSE_STOPPED_ONCE",
+		31: "TASK_CAUSE_CRASHED",
+		32: "TASK_CAUSE_CRASHED_OFTEN",
+		33: "TASK_CAUSE_CRASHED_ONCE",
+		34: "TASK_CAUSE_CRASHED_PARKED",
+		35: "TASK_CAUSE_CRASHED_UNASKED",
+		36: "TASK_CAUSE_PROBED",
+		37: "TASK_CAUSE_RESTORED",
+		38: "TASK_CAUSE_TOO_LATE",
+		39: "TASK_CAUSE_NOT_ALLOWED",
+		40: "TASK_CAUSE_CANCELLED_UNARRIVED",
+		41: "TASK_CAUSE_CANCELLED_UNSTARTED",
+		42: "TASK_CAUSE_CANCELLED_BETWEEN",
+		43: "TASK_CAUSE_CANCELLED_RUNNING",
+		44: "TASK_CAUSE_SUCCEEDED_BEFORE",
+		45: "TASK_CAUSE_RESULT_LOST",
+		46: "TASK_CAUSE_RESULT_LOST_AT_HOME",
+		47: "TASK_CAUSE_MOVED",
+		48: "TASK_CAUSE_RESULT_UNSEALED",
+	}
+	TaskCause_value = map[string]int32{
+		"TASK_CAUSE_UNSPECIFIED":         0,
+		"TASK_CAUSE_SUBMITTED":           1,
+		"TASK_CAUSE_ACCEPTED_BEFORE":     2,
+		"TASK_CAUSE_REFUSED":             3,
+		"TASK_CAUSE_TIMES_CORRECTED":     4,
+		"TASK_CAUSE_SIGNED_AGAIN":        5,
+		"TASK_CAUSE_FORGOTTEN":           6,
+		"TASK_CAUSE_FORGOTTEN_ONCE":      7,
+		"TASK_CAUSE_ORPHAN":              8,
+		"TASK_CAUSE_COMMITTED":           9,
+		"TASK_CAUSE_CANCELLED_UNSENT":    10,
+		"TASK_CAUSE_CANCEL_ASKED":        11,
+		"TASK_CAUSE_EXPIRED":             12,
+		"TASK_CAUSE_EXPIRED_ACCEPTED":    13,
+		"TASK_CAUSE_EXPIRED_STARTED":     14,
+		"TASK_CAUSE_EXPIRED_UNREACHED":   15,
+		"TASK_CAUSE_RESULT_TOO_LARGE":    16,
+		"TASK_CAUSE_RESULT_WAITS":        17,
+		"TASK_CAUSE_GRANTED":             18,
+		"TASK_CAUSE_RESTARTED":           19,
+		"TASK_CAUSE_FAILED":              20,
+		"TASK_CAUSE_REJECTED":            21,
+		"TASK_CAUSE_TIMED_OUT":           22,
+		"TASK_CAUSE_UNREADY":             23,
+		"TASK_CAUSE_OUTPUT_CUT":          24,
+		"TASK_CAUSE_NO_ROOM":             25,
+		"TASK_CAUSE_NO_ROOM_ONCE":        26,
+		"TASK_CAUSE_NO_ROOM_OFTEN":       27,
+		"TASK_CAUSE_UNUSABLE":            28,
+		"TASK_CAUSE_STOPPED":             29,
+		"TASK_CAUSE_STOPPED_ONCE":        30,
+		"TASK_CAUSE_CRASHED":             31,
+		"TASK_CAUSE_CRASHED_OFTEN":       32,
+		"TASK_CAUSE_CRASHED_ONCE":        33,
+		"TASK_CAUSE_CRASHED_PARKED":      34,
+		"TASK_CAUSE_CRASHED_UNASKED":     35,
+		"TASK_CAUSE_PROBED":              36,
+		"TASK_CAUSE_RESTORED":            37,
+		"TASK_CAUSE_TOO_LATE":            38,
+		"TASK_CAUSE_NOT_ALLOWED":         39,
+		"TASK_CAUSE_CANCELLED_UNARRIVED": 40,
+		"TASK_CAUSE_CANCELLED_UNSTARTED": 41,
+		"TASK_CAUSE_CANCELLED_BETWEEN":   42,
+		"TASK_CAUSE_CANCELLED_RUNNING":   43,
+		"TASK_CAUSE_SUCCEEDED_BEFORE":    44,
+		"TASK_CAUSE_RESULT_LOST":         45,
+		"TASK_CAUSE_RESULT_LOST_AT_HOME": 46,
+		"TASK_CAUSE_MOVED":               47,
+		"TASK_CAUSE_RESULT_UNSEALED":     48,
+	}
+)
+
+func (x TaskCause) Enum() *TaskCause {
+	p := new(TaskCause)
+	*p = x
+	return p
+}
+
+func (x TaskCause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_state_proto_enumTypes[4].Descriptor()
+}
+
+func (TaskCause) Type() protoreflect.EnumType {
+	return &file_state_proto_enumTypes[4]
+}
+
+func (x TaskCause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskCause.Descriptor instead.
+func (TaskCause) EnumDescriptor() ([]byte, []int) {
+	return file_state_proto_rawDescGZIP(), []int{4}
+}
+
 var File_state_proto protoreflect.FileDescriptor
 
 const file_state_proto_rawDesc = "" +
@@ -371,7 +560,58 @@ const file_state_proto_rawDesc = "" +
 	"\x11CODE_CANNOT_START\x10\x12\x12\x0e\n" +
 	"\n" +
 	"CODE_CLOCK\x10\x13\x12\x10\n" +
-	"\fCODE_NO_MESH\x10\x14B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\fCODE_NO_MESH\x10\x14*\x81\v\n" +
+	"\tTaskCause\x12\x1a\n" +
+	"\x16TASK_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14TASK_CAUSE_SUBMITTED\x10\x01\x12\x1e\n" +
+	"\x1aTASK_CAUSE_ACCEPTED_BEFORE\x10\x02\x12\x16\n" +
+	"\x12TASK_CAUSE_REFUSED\x10\x03\x12\x1e\n" +
+	"\x1aTASK_CAUSE_TIMES_CORRECTED\x10\x04\x12\x1b\n" +
+	"\x17TASK_CAUSE_SIGNED_AGAIN\x10\x05\x12\x18\n" +
+	"\x14TASK_CAUSE_FORGOTTEN\x10\x06\x12\x1d\n" +
+	"\x19TASK_CAUSE_FORGOTTEN_ONCE\x10\a\x12\x15\n" +
+	"\x11TASK_CAUSE_ORPHAN\x10\b\x12\x18\n" +
+	"\x14TASK_CAUSE_COMMITTED\x10\t\x12\x1f\n" +
+	"\x1bTASK_CAUSE_CANCELLED_UNSENT\x10\n" +
+	"\x12\x1b\n" +
+	"\x17TASK_CAUSE_CANCEL_ASKED\x10\v\x12\x16\n" +
+	"\x12TASK_CAUSE_EXPIRED\x10\f\x12\x1f\n" +
+	"\x1bTASK_CAUSE_EXPIRED_ACCEPTED\x10\r\x12\x1e\n" +
+	"\x1aTASK_CAUSE_EXPIRED_STARTED\x10\x0e\x12 \n" +
+	"\x1cTASK_CAUSE_EXPIRED_UNREACHED\x10\x0f\x12\x1f\n" +
+	"\x1bTASK_CAUSE_RESULT_TOO_LARGE\x10\x10\x12\x1b\n" +
+	"\x17TASK_CAUSE_RESULT_WAITS\x10\x11\x12\x16\n" +
+	"\x12TASK_CAUSE_GRANTED\x10\x12\x12\x18\n" +
+	"\x14TASK_CAUSE_RESTARTED\x10\x13\x12\x15\n" +
+	"\x11TASK_CAUSE_FAILED\x10\x14\x12\x17\n" +
+	"\x13TASK_CAUSE_REJECTED\x10\x15\x12\x18\n" +
+	"\x14TASK_CAUSE_TIMED_OUT\x10\x16\x12\x16\n" +
+	"\x12TASK_CAUSE_UNREADY\x10\x17\x12\x19\n" +
+	"\x15TASK_CAUSE_OUTPUT_CUT\x10\x18\x12\x16\n" +
+	"\x12TASK_CAUSE_NO_ROOM\x10\x19\x12\x1b\n" +
+	"\x17TASK_CAUSE_NO_ROOM_ONCE\x10\x1a\x12\x1c\n" +
+	"\x18TASK_CAUSE_NO_ROOM_OFTEN\x10\x1b\x12\x17\n" +
+	"\x13TASK_CAUSE_UNUSABLE\x10\x1c\x12\x16\n" +
+	"\x12TASK_CAUSE_STOPPED\x10\x1d\x12\x1b\n" +
+	"\x17TASK_CAUSE_STOPPED_ONCE\x10\x1e\x12\x16\n" +
+	"\x12TASK_CAUSE_CRASHED\x10\x1f\x12\x1c\n" +
+	"\x18TASK_CAUSE_CRASHED_OFTEN\x10 \x12\x1b\n" +
+	"\x17TASK_CAUSE_CRASHED_ONCE\x10!\x12\x1d\n" +
+	"\x19TASK_CAUSE_CRASHED_PARKED\x10\"\x12\x1e\n" +
+	"\x1aTASK_CAUSE_CRASHED_UNASKED\x10#\x12\x15\n" +
+	"\x11TASK_CAUSE_PROBED\x10$\x12\x17\n" +
+	"\x13TASK_CAUSE_RESTORED\x10%\x12\x17\n" +
+	"\x13TASK_CAUSE_TOO_LATE\x10&\x12\x1a\n" +
+	"\x16TASK_CAUSE_NOT_ALLOWED\x10'\x12\"\n" +
+	"\x1eTASK_CAUSE_CANCELLED_UNARRIVED\x10(\x12\"\n" +
+	"\x1eTASK_CAUSE_CANCELLED_UNSTARTED\x10)\x12 \n" +
+	"\x1cTASK_CAUSE_CANCELLED_BETWEEN\x10*\x12 \n" +
+	"\x1cTASK_CAUSE_CANCELLED_RUNNING\x10+\x12\x1f\n" +
+	"\x1bTASK_CAUSE_SUCCEEDED_BEFORE\x10,\x12\x1a\n" +
+	"\x16TASK_CAUSE_RESULT_LOST\x10-\x12\"\n" +
+	"\x1eTASK_CAUSE_RESULT_LOST_AT_HOME\x10.\x12\x14\n" +
+	"\x10TASK_CAUSE_MOVED\x10/\x12\x1e\n" +
+	"\x1aTASK_CAUSE_RESULT_UNSEALED\x100B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once
@@ -385,12 +625,13 @@ func file_state_proto_rawDescGZIP() []byte {
 	return file_state_proto_rawDescData
 }
 
-var file_state_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_state_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_state_proto_goTypes = []any{
 	(TaskState)(0), // 0: transport.v1.TaskState
 	(Class)(0),     // 1: transport.v1.Class
 	(Mode)(0),      // 2: transport.v1.Mode
 	(Code)(0),      // 3: transport.v1.Code
+	(TaskCause)(0), // 4: transport.v1.TaskCause
 }
 var file_state_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -410,7 +651,7 @@ func file_state_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_state_proto_rawDesc), len(file_state_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,

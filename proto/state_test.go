@@ -17,7 +17,7 @@ func TestAddEventFolds(t *testing.T) {
 		r := new(Record)
 		n := rapid.IntRange(0, 200).Draw(t, "events")
 		for i := range n {
-			r.AddEvent(&Event{TimeMs: int64(i), State: Running, Cause: "as it was"})
+			r.AddEvent(&Event{TimeMs: int64(i), State: Running, Detail: "as it was"})
 		}
 		checkFolded(t, r, n)
 	})
@@ -33,7 +33,7 @@ func checkFolded(t *rapid.T, r *Record, n int) {
 		switch {
 		case e.Folded > 0:
 			folded++
-		case i < MaxEvents/4 && e.TimeMs != int64(i), i > MaxEvents/4 && e.TimeMs != int64(n-len(r.Events)+i), e.Cause != "as it was":
+		case i < MaxEvents/4 && e.TimeMs != int64(i), i > MaxEvents/4 && e.TimeMs != int64(n-len(r.Events)+i), e.Detail != "as it was":
 			t.Fatalf("event %d of %d is %v", i, n, e)
 		}
 	}
@@ -52,7 +52,7 @@ func TestAddEventCountsFoldedOnes(t *testing.T) {
 			r.Events = append(r.Events, &Event{Folded: n})
 			want += int(max(n, 1))
 		}
-		r.AddEvent(&Event{Cause: strings.Repeat("x", 1000)})
+		r.AddEvent(&Event{Detail: strings.Repeat("x", 1000)})
 		want++
 		got := 0
 		for _, e := range r.Events {
@@ -70,28 +70,28 @@ func TestAddEventCountsFoldedOnes(t *testing.T) {
 func TestMove(t *testing.T) {
 	r := &Record{Attempts: 2}
 	now := time.UnixMilli(5000)
-	r.Move(Running, now, "started")
+	r.Move(Running, now, 0, "")
 	if r.EndedMs != 0 || r.State != Running {
 		t.Errorf("%v", r)
 	}
-	r.Move(Failed, now.Add(time.Second), "exit 65 \xff"+strings.Repeat("é", 200))
+	r.Move(Failed, now.Add(time.Second), TaskRejected, "exit 65 \xff"+strings.Repeat("é", 200))
 	last := r.Events[len(r.Events)-1]
-	if r.EndedMs != 6000 || last.TimeMs != 6000 || last.Attempt != 2 || last.State != Failed {
+	if r.EndedMs != 6000 || last.TimeMs != 6000 || last.Attempt != 2 || last.State != Failed || last.Cause != TaskRejected {
 		t.Errorf("%v", r)
 	}
-	if len(last.Cause) > 128 || !utf8.ValidString(last.Cause) || !strings.HasPrefix(last.Cause, "exit 65 ") {
-		t.Errorf("cause %q", last.Cause)
+	if len(last.Detail) > 128 || !utf8.ValidString(last.Detail) || !strings.HasPrefix(last.Detail, "exit 65 ") {
+		t.Errorf("detail %q", last.Detail)
 	}
 	if got, want := (&Record{SeqBoot: 3, SeqCounter: 4}).Seq(), (Seq{3, 4}); got != want {
 		t.Errorf("seq %v, want %v", got, want)
 	}
 }
 
-// A cause that is too long for an event is cut between two words, and says so.
+// A detail that is too long for an event is cut between two words, and says so.
 func TestAddEventCutsBetweenWords(t *testing.T) {
 	var r Record
-	r.AddEvent(&Event{Cause: "refused " + strings.Repeat("arguments ", 13)})
-	if got := r.Events[0].Cause; got != "refused "+strings.Repeat("arguments ", 11)+"…" || len(got) > maxCause {
+	r.AddEvent(&Event{Detail: "refused " + strings.Repeat("arguments ", 13)})
+	if got := r.Events[0].Detail; got != "refused "+strings.Repeat("arguments ", 11)+"…" || len(got) > maxCause {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }

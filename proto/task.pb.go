@@ -525,7 +525,7 @@ type Outcome struct {
 	EpochBoot     uint64                 `protobuf:"varint,3,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`    // the epoch of the run
 	EpochCounter  uint64                 `protobuf:"varint,4,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it did not succeed, at most MaxReason bytes
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // the detail of cause: why it did not succeed, at most MaxReason bytes
 	Stderr        string                 `protobuf:"bytes,7,opt,name=stderr,proto3" json:"stderr,omitempty"` // the last MaxStderr bytes
 	Body          []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"`     // inline up to MaxInlineBody
 	BodySize      uint64                 `protobuf:"varint,9,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`
@@ -537,9 +537,11 @@ type Outcome struct {
 	Receipts      []*Receipt             `protobuf:"bytes,15,rep,name=receipts,proto3" json:"receipts,omitempty"`                          // started and done, at most 32
 	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`      // Unix milliseconds of the owner's clock
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
-	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
-	Object        *BodyRef               `protobuf:"bytes,19,opt,name=object,proto3" json:"object,omitempty"`                           // of a body above MaxInlineBody
-	Code          Code                   `protobuf:"varint,20,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`       // of the refusal that ended it at the home of its queue, or at its target after it was accepted; 0: it was not refused
+	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`    // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
+	Object        *BodyRef               `protobuf:"bytes,19,opt,name=object,proto3" json:"object,omitempty"`                              // of a body above MaxInlineBody
+	Code          Code                   `protobuf:"varint,20,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`          // of the refusal that ended it at the home of its queue, or at its target after it was accepted; 0: it was not refused
+	Cause         TaskCause              `protobuf:"varint,21,opt,name=cause,proto3,enum=transport.v1.TaskCause" json:"cause,omitempty"`   // of its end
+	MayHaveRun    bool                   `protobuf:"varint,22,opt,name=may_have_run,json=mayHaveRun,proto3" json:"may_have_run,omitempty"` // it ended without a start on record, and may have run before an unclean stop
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -714,6 +716,20 @@ func (x *Outcome) GetCode() Code {
 	return Code_CODE_UNSPECIFIED
 }
 
+func (x *Outcome) GetCause() TaskCause {
+	if x != nil {
+		return x.Cause
+	}
+	return TaskCause_TASK_CAUSE_UNSPECIFIED
+}
+
+func (x *Outcome) GetMayHaveRun() bool {
+	if x != nil {
+		return x.MayHaveRun
+	}
+	return false
+}
+
 // Attempt is one start of a handler and its end, in Unix milliseconds of the
 // owner's clock.
 type Attempt struct {
@@ -722,7 +738,8 @@ type Attempt struct {
 	StartedMs     int64                  `protobuf:"varint,2,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
 	FinishedMs    int64                  `protobuf:"varint,3,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"` // at most 256 bytes
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                              // the detail of cause, at most 256 bytes
+	Cause         TaskCause              `protobuf:"varint,6,opt,name=cause,proto3,enum=transport.v1.TaskCause" json:"cause,omitempty"` // of its end
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -792,6 +809,13 @@ func (x *Attempt) GetError() string {
 	return ""
 }
 
+func (x *Attempt) GetCause() TaskCause {
+	if x != nil {
+		return x.Cause
+	}
+	return TaskCause_TASK_CAUSE_UNSPECIFIED
+}
+
 // Event is one change of a task.
 type Event struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -799,8 +823,10 @@ type Event struct {
 	Node          []byte                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                // PeerID; empty: the node that keeps the record
 	State         TaskState              `protobuf:"varint,3,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // after it
 	Attempt       uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Cause         string                 `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`    // at most 128 bytes
 	Folded        uint32                 `protobuf:"varint,6,opt,name=folded,proto3" json:"folded,omitempty"` // number of omitted events that this entry stands for
+	Cause         TaskCause              `protobuf:"varint,7,opt,name=cause,proto3,enum=transport.v1.TaskCause" json:"cause,omitempty"`
+	Detail        string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`                     // of cause, at most 128 bytes
+	Code          Code                   `protobuf:"varint,9,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // of a refusal
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -863,18 +889,32 @@ func (x *Event) GetAttempt() uint32 {
 	return 0
 }
 
-func (x *Event) GetCause() string {
-	if x != nil {
-		return x.Cause
-	}
-	return ""
-}
-
 func (x *Event) GetFolded() uint32 {
 	if x != nil {
 		return x.Folded
 	}
 	return 0
+}
+
+func (x *Event) GetCause() TaskCause {
+	if x != nil {
+		return x.Cause
+	}
+	return TaskCause_TASK_CAUSE_UNSPECIFIED
+}
+
+func (x *Event) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Event) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
 }
 
 // Record is a node's state of a task: its home and its owner keep one each. It
@@ -895,7 +935,7 @@ type Record struct {
 	Events          []*Event               `protobuf:"bytes,12,rep,name=events,proto3" json:"events,omitempty"` // at most 32, the middle ones folded
 	Receipts        []*Receipt             `protobuf:"bytes,13,rep,name=receipts,proto3" json:"receipts,omitempty"`
 	History         []*Attempt             `protobuf:"bytes,14,rep,name=history,proto3" json:"history,omitempty"`
-	Reason          string                 `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // of the end, or of the last failure
+	Reason          string                 `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // the detail of cause
 	Stderr          string                 `protobuf:"bytes,16,opt,name=stderr,proto3" json:"stderr,omitempty"`
 	ExitCode        int32                  `protobuf:"varint,17,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	ResultDigest    []byte                 `protobuf:"bytes,18,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
@@ -939,6 +979,8 @@ type Record struct {
 	ResultObject    *BodyRef               `protobuf:"bytes,59,opt,name=result_object,json=resultObject,proto3" json:"result_object,omitempty"`    // of a result above MaxInlineBody
 	FirstSeqBoot    uint64                 `protobuf:"varint,60,opt,name=first_seq_boot,json=firstSeqBoot,proto3" json:"first_seq_boot,omitempty"` // the sequence before the first time the target forgot the task: its place in its lane; 0: the signed one
 	FirstSeqCounter uint64                 `protobuf:"varint,61,opt,name=first_seq_counter,json=firstSeqCounter,proto3" json:"first_seq_counter,omitempty"`
+	Cause           TaskCause              `protobuf:"varint,62,opt,name=cause,proto3,enum=transport.v1.TaskCause" json:"cause,omitempty"`   // of the end, or of the last failure
+	MayHaveRun      bool                   `protobuf:"varint,63,opt,name=may_have_run,json=mayHaveRun,proto3" json:"may_have_run,omitempty"` // it ended without a start on record, and may have run before an unclean stop
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1379,6 +1421,20 @@ func (x *Record) GetFirstSeqCounter() uint64 {
 	return 0
 }
 
+func (x *Record) GetCause() TaskCause {
+	if x != nil {
+		return x.Cause
+	}
+	return TaskCause_TASK_CAUSE_UNSPECIFIED
+}
+
+func (x *Record) GetMayHaveRun() bool {
+	if x != nil {
+		return x.MayHaveRun
+	}
+	return false
+}
+
 // Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1501,7 +1557,7 @@ const file_task_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12)\n" +
 	"\x05class\x18\x04 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12!\n" +
-	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\xc0\x05\n" +
+	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\x91\x06\n" +
 	"\aOutcome\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x1d\n" +
@@ -1528,7 +1584,10 @@ const file_task_proto_rawDesc = "" +
 	"\vlease_token\x18\x12 \x01(\fR\n" +
 	"leaseToken\x12-\n" +
 	"\x06object\x18\x13 \x01(\v2\x15.transport.v1.BodyRefR\x06object\x12&\n" +
-	"\x04code\x18\x14 \x01(\x0e2\x12.transport.v1.CodeR\x04code\"\x94\x01\n" +
+	"\x04code\x18\x14 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12-\n" +
+	"\x05cause\x18\x15 \x01(\x0e2\x17.transport.v1.TaskCauseR\x05cause\x12 \n" +
+	"\fmay_have_run\x18\x16 \x01(\bR\n" +
+	"mayHaveRun\"\xc3\x01\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1d\n" +
 	"\n" +
@@ -1536,14 +1595,17 @@ const file_task_proto_rawDesc = "" +
 	"\vfinished_ms\x18\x03 \x01(\x03R\n" +
 	"finishedMs\x12\x1b\n" +
 	"\texit_code\x18\x04 \x01(\x05R\bexitCode\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\xab\x01\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12-\n" +
+	"\x05cause\x18\x06 \x01(\x0e2\x17.transport.v1.TaskCauseR\x05cause\"\x84\x02\n" +
 	"\x05Event\x12\x17\n" +
 	"\atime_ms\x18\x01 \x01(\x03R\x06timeMs\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\fR\x04node\x12-\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
-	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
-	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xc4\x0f\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x16\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\x12-\n" +
+	"\x05cause\x18\a \x01(\x0e2\x17.transport.v1.TaskCauseR\x05cause\x12\x16\n" +
+	"\x06detail\x18\b \x01(\tR\x06detail\x12&\n" +
+	"\x04code\x18\t \x01(\x0e2\x12.transport.v1.CodeR\x04code\"\x95\x10\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1614,7 +1676,10 @@ const file_task_proto_rawDesc = "" +
 	"\x06keeper\x18: \x01(\rR\x06keeper\x12:\n" +
 	"\rresult_object\x18; \x01(\v2\x15.transport.v1.BodyRefR\fresultObject\x12$\n" +
 	"\x0efirst_seq_boot\x18< \x01(\x04R\ffirstSeqBoot\x12*\n" +
-	"\x11first_seq_counter\x18= \x01(\x04R\x0ffirstSeqCounter\x1a9\n" +
+	"\x11first_seq_counter\x18= \x01(\x04R\x0ffirstSeqCounter\x12-\n" +
+	"\x05cause\x18> \x01(\x0e2\x17.transport.v1.TaskCauseR\x05cause\x12 \n" +
+	"\fmay_have_run\x18? \x01(\bR\n" +
+	"mayHaveRun\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +
@@ -1653,7 +1718,8 @@ var file_task_proto_goTypes = []any{
 	(TaskState)(0),      // 13: transport.v1.TaskState
 	(*Receipt)(nil),     // 14: transport.v1.Receipt
 	(Code)(0),           // 15: transport.v1.Code
-	(*Envelope)(nil),    // 16: transport.v1.Envelope
+	(TaskCause)(0),      // 16: transport.v1.TaskCause
+	(*Envelope)(nil),    // 17: transport.v1.Envelope
 }
 var file_task_proto_depIdxs = []int32{
 	11, // 0: transport.v1.Content.class:type_name -> transport.v1.Class
@@ -1669,25 +1735,30 @@ var file_task_proto_depIdxs = []int32{
 	14, // 10: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
 	2,  // 11: transport.v1.Outcome.object:type_name -> transport.v1.BodyRef
 	15, // 12: transport.v1.Outcome.code:type_name -> transport.v1.Code
-	13, // 13: transport.v1.Event.state:type_name -> transport.v1.TaskState
-	13, // 14: transport.v1.Record.state:type_name -> transport.v1.TaskState
-	11, // 15: transport.v1.Record.class:type_name -> transport.v1.Class
-	6,  // 16: transport.v1.Record.events:type_name -> transport.v1.Event
-	14, // 17: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
-	5,  // 18: transport.v1.Record.history:type_name -> transport.v1.Attempt
-	10, // 19: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
-	12, // 20: transport.v1.Record.mode:type_name -> transport.v1.Mode
-	14, // 21: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
-	1,  // 22: transport.v1.Record.options:type_name -> transport.v1.TaskOptions
-	15, // 23: transport.v1.Record.code:type_name -> transport.v1.Code
-	2,  // 24: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
-	16, // 25: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
-	7,  // 26: transport.v1.Stored.record:type_name -> transport.v1.Record
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	16, // 13: transport.v1.Outcome.cause:type_name -> transport.v1.TaskCause
+	16, // 14: transport.v1.Attempt.cause:type_name -> transport.v1.TaskCause
+	13, // 15: transport.v1.Event.state:type_name -> transport.v1.TaskState
+	16, // 16: transport.v1.Event.cause:type_name -> transport.v1.TaskCause
+	15, // 17: transport.v1.Event.code:type_name -> transport.v1.Code
+	13, // 18: transport.v1.Record.state:type_name -> transport.v1.TaskState
+	11, // 19: transport.v1.Record.class:type_name -> transport.v1.Class
+	6,  // 20: transport.v1.Record.events:type_name -> transport.v1.Event
+	14, // 21: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
+	5,  // 22: transport.v1.Record.history:type_name -> transport.v1.Attempt
+	10, // 23: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
+	12, // 24: transport.v1.Record.mode:type_name -> transport.v1.Mode
+	14, // 25: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
+	1,  // 26: transport.v1.Record.options:type_name -> transport.v1.TaskOptions
+	15, // 27: transport.v1.Record.code:type_name -> transport.v1.Code
+	2,  // 28: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
+	16, // 29: transport.v1.Record.cause:type_name -> transport.v1.TaskCause
+	17, // 30: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
+	7,  // 31: transport.v1.Stored.record:type_name -> transport.v1.Record
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_task_proto_init() }

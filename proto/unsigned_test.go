@@ -12,7 +12,7 @@ import (
 func TestUnsignedIsEncodedAsOneStored(t *testing.T) {
 	full := &Record{
 		State: Pending, Class: Low, Peer: seq(1, 32), Kind: "build", SeqBoot: 1 << 40, SeqCounter: 9,
-		CreatedMs: 5, NotAfterMs: 1 << 50, Events: []*Event{{TimeMs: 5, Cause: "submitted"}}, Target: "laptop", Labels: map[string]string{"a": "b"},
+		CreatedMs: 5, NotAfterMs: 1 << 50, Events: []*Event{{TimeMs: 5, Cause: TaskSubmitted}}, Target: "laptop", Labels: map[string]string{"a": "b"},
 	}
 	tests := []struct {
 		name   string

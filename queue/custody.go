@@ -74,6 +74,7 @@ func (c Custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
 	out := &proto.Outcome{State: e.State, Reason: e.Reason, Code: e.Code}
 	if o != nil {
+		out.Cause = o.GetCause()
 		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()
 		out.ContentType, out.Truncated, out.StartedMs = o.GetContentType(), o.GetTruncated(), o.GetStartedMs()
 		out.BodySize, out.Object = o.GetBodySize(), o.GetObject()
@@ -88,7 +89,7 @@ func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 		case e.State == proto.Success:
 			a.Error = ""
 		default:
-			a.Error = proto.Clip(out.Reason, 128)
+			a.Cause, a.Error = out.Cause, proto.Clip(out.Reason, 128)
 		}
 		out.Attempts = append(out.Attempts, a)
 		out.Events = append(out.Events, g.Event(uint32(i+1), name))

@@ -148,11 +148,12 @@ func (v *Views) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
 	if running {
 		t.State = r.GetState().Name()
 	}
-	t.Class, t.Reason = task.Class.Name(), task.Reason
+	t.Class, t.Cause, t.Reason = task.Class.Name(), "", task.Reason
 	for i, g := range task.Grants {
 		owner, _ := v.Book.Identify(g.GetOwner())
 		e := g.Event(uint32(i+1), owner)
-		t.Events = append(t.Events, wire.Event{Time: proto.Time(e.GetTimeMs()), Node: v.Self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
+		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: v.Self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt()}
+		t.Events = append(t.Events, withCause(x, e))
 	}
 	sortEvents(t.Events)
 }

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"encoding/hex"
 	"slices"
 
@@ -26,14 +25,23 @@ func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 		if len(e.GetNode()) > 0 {
 			name, _ = v.Book.Identify(e.GetNode())
 		}
-		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
-		t.Events = addEvent(t.Events, x)
+		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Folded: e.GetFolded()}
+		t.Events = addEvent(t.Events, withCause(x, e))
 	}
 	sortEvents(t.Events)
 	for _, a := range r.GetHistory() {
-		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
+		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Cause: a.GetCause().Name(), Error: a.GetError()})
 	}
 	return t
+}
+
+// withCause returns x with the cause of e.
+func withCause(x wire.Event, e *proto.Event) wire.Event {
+	x.Cause, x.Detail = e.GetCause().Name(), e.GetDetail()
+	if c := e.GetCode(); c != proto.CodeOK {
+		x.Code = c.Name()
+	}
+	return x
 }
 
 // addEvent adds an event. Both sides of a task report that it was accepted and that an
@@ -51,7 +59,9 @@ func addEvent(events []wire.Event, e wire.Event) []wire.Event {
 			break
 		}
 		if b.State == e.State {
-			e.Cause = cmp.Or(e.Cause, b.Cause)
+			if e.Cause == "" {
+				e.Cause, e.Code, e.Detail = b.Cause, b.Code, b.Detail
+			}
 			events = slices.Delete(events, i, i+1)
 			break
 		}
@@ -71,7 +81,7 @@ func times(r *proto.Record) wire.Times {
 
 func ending(r *proto.Record) wire.Ending {
 	e := wire.Ending{
-		Reason: r.GetReason(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
+		Cause: r.GetCause().Name(), Reason: r.GetReason(), MayHaveRun: r.GetMayHaveRun(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
 		ResultType: r.GetResultType(), Truncated: r.GetTruncated(), Orphans: len(r.GetOrphans()),
 	}
 	if r.GetExitCode() != 0 || r.GetState().Terminal() && r.GetAttempts() > 0 {

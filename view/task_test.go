@@ -14,13 +14,15 @@ import (
 // A task that has not run has no exit code and no result, also in the API.
 func TestExitCodeNeedsARun(t *testing.T) {
 	for want, r := range map[string]*proto.Record{
-		`{}`:                                       {State: proto.Pending},
-		`{"reason":"exit code 3","exit_code":3}`:   {State: proto.Retrying, Attempts: 1, ExitCode: 3, Reason: "exit code 3"},
-		`{"exit_code":0,"result_size":5}`:          {State: proto.Success, Attempts: 1, ResultSize: 5},
-		`{"reason":"its time is over"}`:            {State: proto.Expired, Reason: "its time is over"},
-		`{"reason":"killed","exit_code":-1}`:       {State: proto.Timeout, Attempts: 2, ExitCode: -1, Reason: "killed"},
-		`{"reason":"exit code 65","exit_code":65}`: {State: proto.Failed, Attempts: 1, ExitCode: 65, Reason: "exit code 65"},
-		`{"reason":"it was denied","exit_code":0}`: {State: proto.Cancelled, Attempts: 1, Reason: "it was denied"},
+		`{}`: {State: proto.Pending},
+		`{"cause":"failed","reason":"exit code 3","exit_code":3}`: {State: proto.Retrying, Attempts: 1, ExitCode: 3, Cause: proto.TaskFailed, Reason: "exit code 3"},
+		`{"cause":"cancelled_between","may_have_run":true}`:       {State: proto.Cancelled, Cause: proto.TaskCancelledBetween, MayHaveRun: true},
+		`{"cause":"refused","reason":"not you","code":"DENIED"}`:  {State: proto.DeadLetter, Cause: proto.TaskRefused, Code: proto.CodeDenied, Reason: "not you"},
+		`{"exit_code":0,"result_size":5}`:                         {State: proto.Success, Attempts: 1, ResultSize: 5},
+		`{"reason":"its time is over"}`:                           {State: proto.Expired, Reason: "its time is over"},
+		`{"reason":"killed","exit_code":-1}`:                      {State: proto.Timeout, Attempts: 2, ExitCode: -1, Reason: "killed"},
+		`{"reason":"exit code 65","exit_code":65}`:                {State: proto.Failed, Attempts: 1, ExitCode: 65, Reason: "exit code 65"},
+		`{"reason":"it was denied","exit_code":0}`:                {State: proto.Cancelled, Attempts: 1, Reason: "it was denied"},
 	} {
 		if got, err := json.Marshal(ending(r)); err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v", want, got, err)
@@ -32,8 +34,8 @@ func TestExitCodeNeedsARun(t *testing.T) {
 func TestEventsOfBothSidesMerge(t *testing.T) {
 	at := func(ms int, e wire.Event) wire.Event { e.Time = time.UnixMilli(int64(ms)); return e }
 	accepted, running := wire.Event{Node: "b", State: "ACCEPTED"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 1}
-	retrying, second := wire.Event{Node: "b", State: "RETRYING", Attempt: 1, Cause: "exit 1"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 2}
-	why := func(e wire.Event) wire.Event { e.Cause = "why"; return e }
+	retrying, second := wire.Event{Node: "b", State: "RETRYING", Attempt: 1, Cause: "failed", Detail: "exit 1"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 2}
+	why := func(e wire.Event) wire.Event { e.Cause, e.Detail = "restarted", "why"; return e }
 	for _, tt := range []struct {
 		name         string
 		events, want []wire.Event

@@ -44,9 +44,9 @@ const (
 	EventLaneBlocked      = "ownership.lane_blocked"    // a dead letter blocks its ordering key: task, queue, detail
 	EventTaskForgotten    = "task.forgotten"            // the target of a task no longer knows it: task
 	EventResultTooLarge   = "task.result_too_large"     // the target of a task sent a larger result than it accepts: task, detail
-	EventResultRefused    = "result.refused"            // the home of a task refuses its result for now: task, detail
-	EventResultDead       = "result.dead"               // a result will not reach its home: task, detail
-	EventResultStale      = "result.stale"              // the home has recorded a result, and it does not count: task, detail
+	EventResultRefused    = "result.refused"            // the home of a task refuses its result for now: task, cause, code, detail
+	EventResultDead       = "result.dead"               // a result will not reach its home: task, cause, code, detail
+	EventResultStale      = "result.stale"              // the home has recorded a result, and it does not count: task, cause, code, detail
 	EventScheduleRemoved  = "schedule.removed"          // a schedule was removed at its old home: queue, schedule
 	EventScheduleDropped  = "schedule.dropped"          // a schedule of an old home was dropped, because one with its name exists here: queue, schedule
 	EventScheduleJump     = "schedule.clock_jump"       // the clock jumped, and schedules pause briefly: by

@@ -22,6 +22,7 @@ type NoteArgs struct {
 	Key        string      `json:"key,omitempty" doc:"ordering key"`
 	State      string      `json:"state,omitempty" doc:"state of the task, the mail or the peer"`
 	Refusal    string      `json:"refusal,omitempty" doc:"code of a refusal, such as FULL"`
+	Cause      string      `json:"cause,omitempty" doc:"code of the end or of the latest failure of a task, such as crashed_often"`
 	Detail     string      `json:"detail,omitempty" doc:"text of an error, the reason that a node or a program gave, or the name that it is about"`
 	Path       string      `json:"path,omitempty" doc:"address and protocol of a connection"`
 	Epoch      string      `json:"epoch,omitempty" doc:"boot.counter of a lease"`
@@ -33,20 +34,20 @@ type NoteArgs struct {
 	Attempts   int         `json:"attempts,omitempty"`
 	Abandons   int         `json:"abandons,omitempty" doc:"leases that were lost"`
 	Seconds    float64     `json:"seconds,omitempty" doc:"how long ago it happened, or for how long it has been so; of peer_clock and own_clock: the clock minus the other one"`
-	Idle       float64     `json:"idle_seconds,omitempty" doc:"time since the last byte of a connection"`
 	Time       *time.Time  `json:"time,omitempty"`
-	Dial       *Dialed     `json:"dial,omitempty" doc:"latest and next dial of the peer"`
+	Dial       *Dialed     `json:"dial,omitempty" doc:"latest and next dial of the peer, and its connection"`
 	Clock      *ClockDoubt `json:"clock,omitempty"`
 	Transfer   *Transfer   `json:"transfer,omitempty"`
 	Result     bool        `json:"result,omitempty" doc:"it is about the result of a task that ended here, not about the task"`
 }
 
-// Dialed is the outcome of the latest dial of a peer.
+// Dialed is the outcome of the latest dial of a peer, and what its connection does.
 type Dialed struct {
 	Failed  int     `json:"failed,omitempty" doc:"consecutive failed dials"`
 	Error   string  `json:"error,omitempty" doc:"why the latest dial or connection failed"`
 	Seconds float64 `json:"seconds,omitempty" doc:"time since that failure"`
 	Next    float64 `json:"next_seconds,omitempty" doc:"time until the next dial; absent: one is running, or none is planned"`
+	Idle    float64 `json:"idle_seconds,omitempty" doc:"time since the last byte of the connection"`
 }
 
 // A ClockDoubt says why the wall clock of this machine is doubted.
@@ -78,7 +79,7 @@ const (
 	NoteRelaysFail        NoteCode = "relays_fail"         // it cannot be reached directly nor through its relays: peer, names, dial
 	NoteDialing           NoteCode = "dialing"             // no dial has failed yet: peer, dial
 	NoteNoAnswer          NoteCode = "no_answer"           // none of its addresses answers: peer, count, dial
-	NoteHanging           NoteCode = "connection_hangs"    // lost according to gossip, though a connection is open: peer, state, seconds, idle
+	NoteHanging           NoteCode = "connection_hangs"    // lost according to gossip, though a connection is open: peer, state, seconds, dial
 	NotePeerConnected     NoteCode = "peer_connected"      // nothing blocks it: path, seconds since it was last seen
 	NoteCertExpired       NoteCode = "certificate_expired" // an admin renews it: peer
 	NoteCertExpiredBeyond NoteCode = "certificate_over"    // it expired too long ago to be renewed: peer
@@ -86,7 +87,7 @@ const (
 
 // What blocks a task at the node that sent it.
 const (
-	NoteEnded          NoteCode = "ended"           // it has ended: state, detail (the reason)
+	NoteEnded          NoteCode = "ended"           // it has ended: state, cause, refusal, detail
 	NoteEnding         NoteCode = "ending"          // its end is being stored
 	NoteRunsThere      NoteCode = "runs_there"      // the peer has it and runs it when it can: peer, task
 	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
@@ -101,8 +102,8 @@ const (
 	NoteUnacknowledged NoteCode = "unacknowledged"  // it was sent: peer
 	NoteSentNext       NoteCode = "sent_next"       // it is among the next to be sent
 	NoteTransferring   NoteCode = "transferring"    // a body is being transferred: transfer
-	NoteResultRefused  NoteCode = "result_refused"  // its home permanently refused its result: peer, task, detail
-	NoteResultExpired  NoteCode = "result_expired"  // its home did not take its result in time: peer, task, detail
+	NoteResultRefused  NoteCode = "result_refused"  // its home permanently refused its result: peer, task, state, cause, refusal, detail
+	NoteResultExpired  NoteCode = "result_expired"  // its home did not take its result in time: peer, task, state, cause, refusal, detail
 )
 
 // What blocks a task at the node that runs it.
@@ -113,7 +114,7 @@ const (
 	NoteUnwritten      NoteCode = "end_not_stored"   // its handler has ended, but its end cannot be stored: detail
 	NoteRuns           NoteCode = "running"          // it runs
 	NoteHomeClock      NoteCode = "home_clock"       // its time is over by this node's clock, and that of its home is awaited: peer (the home)
-	NoteRetryWaits     NoteCode = "retry_waits"      // the last attempt failed: detail
+	NoteRetryWaits     NoteCode = "retry_waits"      // the last attempt failed: cause, detail
 	NoteSlotsBusy      NoteCode = "slots_busy"       // all slots of this node are busy: count, of
 	NoteKindBusy       NoteCode = "kind_busy"        // it waits for a slot of its kind
 	NoteRunsUnleased   NoteCode = "runs_unleased"    // its handler is running, and its lease could not be renewed: peer (the home)

@@ -63,8 +63,10 @@ type Times struct {
 
 // Ending is the result of a task, or of its latest failure.
 type Ending struct {
-	Reason     string `json:"reason,omitempty"`
-	Code       string `json:"code,omitempty" doc:"code of the refusal that ended it, such as DENIED; absent: it was not refused"`
+	Cause      string `json:"cause,omitempty" example:"crashed_often" doc:"why it ended, or why its latest attempt failed, as a stable code; the documentation lists all"`
+	Reason     string `json:"reason,omitempty" doc:"the detail of the cause, such as what the handler, the peer or the person said"`
+	MayHaveRun bool   `json:"may_have_run,omitempty" doc:"it ended without a start on record, and may have run before an unclean stop"`
+	Code       string `json:"code,omitempty" doc:"code of the refusal that ended it, such as DENIED, or of the last failure to deliver it; absent: it was not refused"`
 	ExitCode   *int32 `json:"exit_code,omitempty" doc:"exit code of the latest run; absent: no run has ended"`
 	Stderr     string `json:"stderr,omitempty" doc:"the last 4 KiB"`
 	ResultSize uint64 `json:"result_size,omitempty" doc:"size in bytes; absent: no result"`
@@ -93,7 +95,9 @@ type Event struct {
 	Node    string    `json:"node"`
 	State   string    `json:"state"`
 	Attempt uint32    `json:"attempt,omitempty"`
-	Cause   string    `json:"cause,omitempty"`
+	Cause   string    `json:"cause,omitempty" doc:"why, as a stable code; absent: the state says it"`
+	Code    string    `json:"code,omitempty" doc:"code of a refusal"`
+	Detail  string    `json:"detail,omitempty" doc:"of the cause"`
 	Folded  uint32    `json:"folded,omitempty" doc:"number of omitted events that this entry stands for"`
 }
 
@@ -103,7 +107,8 @@ type Attempt struct {
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
 	ExitCode int32     `json:"exit_code"`
-	Error    string    `json:"error,omitempty"`
+	Cause    string    `json:"cause,omitempty" doc:"why it ended so, as a stable code"`
+	Error    string    `json:"error,omitempty" doc:"the detail of the cause"`
 }
 
 // A Receipt is a signed statement and whether its signature is valid.

@@ -228,8 +228,8 @@ func ended(t wire.Task) bool {
 
 func reasonOf(t wire.Task) string {
 	switch {
-	case t.Reason != "":
-		return prose.Plain(t.Reason)
+	case t.Cause+t.Reason != "":
+		return prose.Ending(t.Ending)
 	case orZero(t.ExitCode) != 0:
 		return fmt.Sprintf("exit %d", *t.ExitCode)
 	}

@@ -93,7 +93,7 @@ func TestTaskShowsWhenItIsDue(t *testing.T) {
 // The events of a task are told without package names.
 func TestEventsOfATaskArePlain(t *testing.T) {
 	w, out, _ := newTestApp()
-	task := wire.Task{ID: testID, Kind: "sum", State: "DEAD_LETTER", Events: []wire.Event{{State: "DEAD_LETTER", Cause: "refused by the target: DENIED: command: arguments refused"}}}
+	task := wire.Task{ID: testID, Kind: "sum", State: "DEAD_LETTER", Events: []wire.Event{{State: "DEAD_LETTER", Cause: "refused", Code: "DENIED", Detail: "command: arguments refused"}}}
 	if err := w.show(taskView(w, task)); err != nil || !strings.Contains(out.String(), "DENIED: arguments refused") {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -55,7 +55,7 @@ func tasksView(w *app, page wire.Page[wire.Task]) view {
 	return view{value: page, lines: lines(page.Items), human: func(p *printer) {
 		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
 		for _, k := range page.Items {
-			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.truncate(prose.Plain(k.Reason), 60), k.ID, formatSize(k.BodySize), k.Key)
+			t.row(shortTask(k.ID), k.State, k.Kind, k.Class, k.Role, k.Peer, w.ago(&k.Created), k.Attempts, p.truncate(prose.Ending(k.Ending), 60), k.ID, formatSize(k.BodySize), k.Key)
 		}
 		p.table(t)
 		if page.Next != "" {
@@ -95,7 +95,7 @@ func taskView(w *app, t wire.Task) view {
 			p.line("moving  %s", prose.Transfer(&x))
 		}
 		for _, m := range []struct{ name, text string }{
-			{"reason", prose.Plain(t.Reason)}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
+			{"reason", prose.Ending(t.Ending)}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},
 		} {
 			if m.text != "" {
 				p.line("%-7s %s", m.name, sanitizeLine(m.text))
@@ -103,7 +103,7 @@ func taskView(w *app, t wire.Task) view {
 		}
 		events := newTable(col("TIME"), col("NODE"), col("STATE"), num("TRY"), col("DETAIL"))
 		for _, e := range t.Events {
-			detail := prose.Plain(e.Cause)
+			detail := prose.Cause(e.Cause, e.Code, e.Detail)
 			if e.Folded > 0 {
 				detail = fmt.Sprintf("… %d more", e.Folded)
 			}

@@ -27,6 +27,8 @@ type archivedLine struct {
 	Kind     string    `json:"kind,omitempty"`
 	Peer     string    `json:"peer,omitempty"`
 	Target   string    `json:"target,omitempty"`
+	Cause    string    `json:"cause,omitempty"` // as in the API
+	Code     string    `json:"code,omitempty"`
 	Reason   string    `json:"reason,omitempty"`
 	Attempts uint32    `json:"attempts"`
 	Created  time.Time `json:"created"`
@@ -65,8 +67,11 @@ func (a Archived) line() archivedLine {
 	r := a.Stored.GetRecord()
 	l := archivedLine{
 		Task: a.Key.ID.String(), Part: a.Key.Part.String(), State: r.GetState().Name(),
-		Kind: r.GetKind(), Target: r.GetTarget(), Reason: r.GetReason(), Attempts: r.GetAttempts(),
+		Kind: r.GetKind(), Target: r.GetTarget(), Cause: r.GetCause().Name(), Reason: r.GetReason(), Attempts: r.GetAttempts(),
 		Created: time.UnixMilli(r.GetCreatedMs()).UTC(), Ended: time.UnixMilli(r.GetEndedMs()).UTC(),
+	}
+	if c := r.GetCode(); c != proto.CodeOK {
+		l.Code = c.Name()
 	}
 	if p, err := proto.PeerIDFrom(r.GetPeer()); err == nil {
 		l.Peer = p.String()

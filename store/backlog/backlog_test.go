@@ -96,7 +96,7 @@ func (w *fixture) change(k Key, f func(r *proto.Record) Action) {
 func (w *fixture) end(k Key, state proto.TaskState) {
 	w.t.Helper()
 	w.change(k, func(r *proto.Record) Action {
-		r.Move(state, w.clock.Clock().Now(), "test")
+		r.Move(state, w.clock.Clock().Now(), 0, "test")
 		if state == proto.Success {
 			return ToDone
 		}

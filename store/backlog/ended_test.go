@@ -46,7 +46,7 @@ func TestDeadSetIsBounded(t *testing.T) {
 		w.add(news...)
 		now := w.clock.Clock().Now()
 		errs := w.Change(t.Context(), edits, func(_ int, r *proto.Record) Action {
-			r.Move(failed, now, "boom")
+			r.Move(failed, now, proto.TaskFailed, "boom")
 			return ToDead
 		})
 		if err := errors.Join(errs...); err != nil {

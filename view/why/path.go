@@ -89,7 +89,7 @@ func (w *walk) hangs(r *reach) bool {
 	if !r.dial.Connected || r.status != gossip.Suspect && r.status != gossip.Dead {
 		return false
 	}
-	w.cause(wire.NoteHanging, wire.NoteArgs{Peer: r.name, State: r.status.String(), Seconds: r.ago(r.since), Idle: r.ago(r.dial.LastSeen)})
+	w.cause(wire.NoteHanging, wire.NoteArgs{Peer: r.name, State: r.status.String(), Seconds: r.ago(r.since), Dial: &wire.Dialed{Idle: r.ago(r.dial.LastSeen)}})
 	return true
 }
 

@@ -154,7 +154,7 @@ func (w *walk) home(o outbox.Why, target string) {
 	w.step(wire.StepRecord, wire.NoteArgs{State: o.State.Name(), Attempts: o.Attempts, Time: new(o.NotAfter.UTC())})
 	switch {
 	case o.State.Terminal():
-		w.cause(wire.NoteEnded, wire.NoteArgs{State: o.State.Name(), Detail: o.Reason})
+		w.cause(wire.NoteEnded, ended(o))
 	case o.State == proto.Accepted || o.State == proto.Running:
 		w.step(wire.StepAcceptedThere, wire.NoteArgs{Peer: name})
 		queue, queued := proto.QueueOf(target)
@@ -224,6 +224,15 @@ func (w *walk) refused(o outbox.Why, name string) {
 	w.cause(code, wire.NoteArgs{Peer: name, Self: w.Self.Name, Kind: o.Kind, Refusal: o.Code.Name(), Detail: o.Detail})
 }
 
+// ended states how a task or a result has ended.
+func ended(o outbox.Why) wire.NoteArgs {
+	a := wire.NoteArgs{State: o.State.Name(), Cause: o.Cause.Name(), Detail: o.Reason}
+	if o.Code != 0 {
+		a.Refusal = o.Code.Name()
+	}
+	return a
+}
+
 // result explains the state of the result of a task that ran here.
 func (w *walk) result(o outbox.Why) {
 	name := w.Book.NameOf(o.Peer)
@@ -233,7 +242,9 @@ func (w *walk) result(o outbox.Why) {
 		if o.State == proto.Expired {
 			code = wire.NoteResultExpired
 		}
-		w.cause(code, wire.NoteArgs{Peer: name, Task: w.Subject, Detail: o.Reason})
+		a := ended(o)
+		a.Peer, a.Task = name, w.Subject
+		w.cause(code, a)
 		return
 	}
 	w.next(o.Next)
@@ -274,11 +285,11 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 		origin, _ := w.Book.Identify(rec.GetPeer())
 		w.cause(wire.NoteHomeClock, wire.NoteArgs{Peer: origin})
 	case where.Wait > 0:
-		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
+		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Cause: rec.GetCause().Name(), Detail: rec.GetReason()})
 	case st.Used >= st.Slots:
 		w.cause(wire.NoteSlotsBusy, wire.NoteArgs{Count: st.Used, Of: st.Slots})
 	case rec.GetState() == proto.Retrying && !full: // it is due
-		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
+		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Cause: rec.GetCause().Name(), Detail: rec.GetReason()})
 	default:
 		w.cause(wire.NoteKindBusy, wire.NoteArgs{})
 	}

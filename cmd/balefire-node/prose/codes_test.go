@@ -5,12 +5,15 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"iter"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -39,7 +42,7 @@ func codesPage(t *testing.T) string {
 The codes are stable; the command line makes its sentences from them. After the colon are the arguments of each; the
 OpenAPI document describes them. Events are a kind with fields, of which one that is empty is absent.
 `)
-	for _, d := range append(declarations(t, "note.go"), declarations(t, "events.go")...) {
+	for _, d := range append(declarations(t, "wire/note.go"), declarations(t, "wire/events.go")...) {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
@@ -55,13 +58,66 @@ OpenAPI document describes them. Events are a kind with fields, of which one tha
 			fmt.Fprintf(&b, "| `%s` | %s |\n", code, strings.ReplaceAll(strings.Join(strings.Fields(comment), " "), "|", `\|`))
 		}
 	}
+	b.WriteString("\n## Why a task ended, failed or changed\n\nThe cause in the API; the text of the end is its reason, that of an event its detail.\n\n| code | meaning |\n|---|---|\n")
+	for c, comment := range causeComments(t) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Name(), comment)
+	}
 	return b.String()
 }
 
-// declarations returns what a file of package wire declares.
+// causeComments returns the causes in order, with their comments.
+func causeComments(t *testing.T) iter.Seq2[proto.TaskCause, string] {
+	comments := map[string]string{}
+	for _, d := range declarations(t, "proto/state.pb.go") {
+		if group, ok := d.(*ast.GenDecl); ok && group.Tok == token.CONST {
+			for _, s := range group.Specs {
+				v := s.(*ast.ValueSpec)
+				comments[v.Names[0].Name] = strings.TrimSpace(v.Comment.Text() + v.Doc.Text())
+			}
+		}
+	}
+	return func(yield func(proto.TaskCause, string) bool) {
+		for _, number := range slices.Sorted(maps.Keys(proto.TaskCause_name))[1:] {
+			c := proto.TaskCause(number)
+			if !yield(c, comments["TaskCause_"+c.String()]) {
+				return
+			}
+		}
+	}
+}
+
+// Every cause has a text, with and without a detail, and none changes unnoticed.
+func TestCauses(t *testing.T) {
+	var b strings.Builder
+	for c := range causeComments(t) {
+		if _, ok := causes[c]; !ok {
+			t.Errorf("%s has no text", c.Name())
+		}
+		said := map[string]bool{}
+		for _, refusal := range []string{"", "FULL"} {
+			for _, detail := range []string{"", "a detail"} {
+				if text := Cause(c.Name(), refusal, detail); !said[text] {
+					fmt.Fprintf(&b, "%s: %s\n", c.Name(), text)
+					said[text] = true
+				}
+			}
+		}
+	}
+	golden(t, "testdata/causes.golden", b.String())
+	for want, got := range map[string]string{
+		"": Cause("", "", ""), "of a peer: {refusal}": Cause("", "", "of a peer: {refusal}"), "of_a_newer_node: so": Cause("of_a_newer_node", "", "so"),
+		"cancelled between two starts; it may have run before an unclean stop": Ending(wire.Ending{Cause: "cancelled_between", MayHaveRun: true}),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// declarations returns what a file declares.
 func declarations(t *testing.T, file string) []ast.Decl {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "../../../wire/"+file, nil, parser.ParseComments)
+	f, err := parser.ParseFile(token.NewFileSet(), "../../../"+file, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +133,7 @@ func TestEvents(t *testing.T) {
 		"name": "n", "box": "agent:ceo@b", "subscription": "s", "number": "7", "mail": "01a1f850", "attempt": "2", "text": "reader", "why": "it expired", "file": "dead.jsonl",
 	}
 	var b strings.Builder
-	for _, d := range declarations(t, "events.go") {
+	for _, d := range declarations(t, "wire/events.go") {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue

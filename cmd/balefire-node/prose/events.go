@@ -41,10 +41,10 @@ var events = map[string][]string{
 	wire.EventResultRejected:   {"the result {state} of task {task}, with epoch {epoch}, does not count: balefire-node lease conflicts"},
 	wire.EventLaneBlocked:      {"queue {queue}: dead letter {task} blocks its ordering key"},
 	wire.EventTaskForgotten:    {"it no longer knows task {task}"},
-	wire.EventResultTooLarge:   {"task {task}: {detail}"},
-	wire.EventResultRefused:    {"the home of task {task} refuses its result: {detail}"},
-	wire.EventResultDead:       {"the result of task {task} does not reach its home: {detail}"},
-	wire.EventResultStale:      {"the home of task {task} has recorded its result, which does not count: {detail}"},
+	wire.EventResultTooLarge:   {"the result of task {task} is larger than it takes: {detail}"},
+	wire.EventResultRefused:    {"the home of task {task} refuses its result: {code}: {detail}", "the home of task {task} refuses its result: {code}"},
+	wire.EventResultDead:       {"the result of task {task} does not reach its home: {why}"},
+	wire.EventResultStale:      {"the home of task {task} has recorded its result, which does not count: {detail}", "the home of task {task} has recorded its result, which does not count"},
 	wire.EventScheduleRemoved:  {"schedule {schedule} of queue {queue} was removed at its old home"},
 	wire.EventScheduleDropped:  {"schedule {schedule} of queue {queue} from an old home was dropped because a schedule with that name exists here"},
 	wire.EventScheduleJump:     {"the clock jumped by {by}: schedules pause briefly"},
@@ -74,7 +74,7 @@ func Event(e wire.NodeEvent) string {
 	for _, s := range events[e.Kind] {
 		whole := true
 		text := replace(s, func(name string) string {
-			value := cmp.Or(e.Fields[name], map[string]string{"peer": e.Peer}[name])
+			value := cmp.Or(e.Fields[name], map[string]string{"peer": e.Peer, "why": Cause(e.Fields["cause"], e.Fields["code"], e.Fields["detail"])}[name])
 			if n, err := strconv.ParseInt(value, 10, 64); err == nil && (name == "bytes" || name == "size") {
 				value = mib(n)
 			}

@@ -91,8 +91,6 @@ func argument(name string, a wire.NoteArgs) string {
 		return strconv.FormatUint(a.Generation, 10)
 	case "ago":
 		return seconds(a.Seconds, time.Second)
-	case "idle":
-		return seconds(a.Idle, time.Second)
 	case "names":
 		return strings.Join(a.Names, ", ")
 	case "first":
@@ -127,12 +125,17 @@ func argument(name string, a wire.NoteArgs) string {
 			return strconv.Itoa(d.Failed)
 		case "dialed":
 			return seconds(d.Seconds, time.Second)
+		case "idle":
+			return seconds(d.Idle, time.Second)
 		case "error":
 			return Plain(d.Error)
 		}
 	}
 	if name == "detail" {
 		return Plain(a.Detail)
+	}
+	if name == "cause" {
+		return Cause(a.Cause, a.Refusal, a.Detail)
 	}
 	if name == "doubt" && a.Clock != nil {
 		return doubt(a.Clock)

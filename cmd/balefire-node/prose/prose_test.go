@@ -25,9 +25,9 @@ var update = flag.Bool("update", false, "write testdata and docs/codes.md")
 // full has every argument.
 var full = wire.NoteArgs{
 	Peer: "b", Other: "c", Self: "a", Queue: "build", Box: "agent:ceo@b", Task: "01a1f84f", Kind: "test", Key: "repo", State: "DEAD", Refusal: "FULL", Detail: "a reason",
-	Path: "quic /ip4/192.0.2.1", Epoch: "7.40", Generation: 3, Names: []string{"r", "s"}, Count: 2, Of: 8, Held: 1, Attempts: 4, Abandons: 5, Seconds: 65, Idle: 9,
+	Path: "quic /ip4/192.0.2.1", Epoch: "7.40", Generation: 3, Names: []string{"r", "s"}, Count: 2, Of: 8, Held: 1, Attempts: 4, Abandons: 5, Seconds: 65,
 	Time:     new(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
-	Dial:     &wire.Dialed{Failed: 3, Error: "connection refused", Seconds: 7, Next: 2},
+	Dial:     &wire.Dialed{Failed: 3, Error: "connection refused", Seconds: 7, Next: 2, Idle: 9},
 	Clock:    &wire.ClockDoubt{Off: -3600, Stopped: true, Denied: true, Left: 60},
 	Transfer: &wire.Transfer{What: "body", Direction: "out", Peer: "b", Bytes: 1 << 20, Size: 4 << 20},
 }
@@ -52,6 +52,9 @@ func cases(t *testing.T) (all []wire.Note) {
 	variant(wire.NoteNoAnswer, func(a *wire.NoteArgs) { a.Count, a.Dial = 1, &wire.Dialed{Error: "no route"} })
 	variant(wire.NoteEnded, func(a *wire.NoteArgs) { a.State, a.Detail = "SUCCESS", "" })
 	variant(wire.NoteEnded, func(a *wire.NoteArgs) { a.State = "FAILED" })
+	for _, code := range []wire.NoteCode{wire.NoteEnded, wire.NoteRetryWaits, wire.NoteResultRefused, wire.NoteResultExpired} {
+		variant(code, func(a *wire.NoteArgs) { a.State, a.Cause = "FAILED", "refused" })
+	}
 	for _, code := range []string{"NO_HANDLER", "DRAINING", "BUSY"} {
 		variant(wire.NoteRefused, func(a *wire.NoteArgs) { a.Refusal = code })
 	}

@@ -60,8 +60,8 @@ var table = map[wire.NoteCode]sentence{
 
 	wire.NoteEnded: func(a wire.NoteArgs) (text, fix string) {
 		text = "it has ended: {state}"
-		if a.Detail != "" {
-			text = "it has ended: {detail}"
+		if a.Cause+a.Detail != "" {
+			text = "it has ended: {cause}"
 		}
 		switch a.State {
 		case "DEAD_LETTER", "FAILED", "TIMEOUT":
@@ -93,8 +93,8 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteUnacknowledged: say("it was sent to {peer} and is not acknowledged yet", ""),
 	wire.NoteSentNext:       say("it is sent next", ""),
 	wire.NoteTransferring:   say("{transfer}", ""),
-	wire.NoteResultExpired:  say("{peer} did not take its result in time: {detail}", "check the task on {peer}: balefire-node why {task}"),
-	wire.NoteResultRefused:  say("{peer} permanently refused its result: {detail}", "check the task on {peer}: balefire-node why {task}"),
+	wire.NoteResultExpired:  say("{peer} did not take its result in time: {cause}", "check the task on {peer}: balefire-node why {task}"),
+	wire.NoteResultRefused:  say("{peer} permanently refused its result: {refusal} ({detail})", "check the task on {peer}: balefire-node why {task}"),
 
 	wire.NoteEndedHere:      say("it has ended here; its result is being sent to its home or is there", ""),
 	wire.NoteHandlerGone:    say("the handler for kind {kind} is no longer registered", "balefire-node handler add {kind} --allow {peer} -- PROGRAM"),
@@ -103,8 +103,8 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteRuns:           say("its handler is running", ""),
 	wire.NoteHomeClock:      say("its time is over by the clock of this machine, which may be wrong: it waits until its home {peer} tells its own clock, for 24 hours of running at most", "balefire-node path {peer}"),
 	wire.NoteRetryWaits: func(a wire.NoteArgs) (string, string) {
-		reason := "{detail}"
-		if a.Detail == "" {
+		reason := "{cause}"
+		if a.Cause+a.Detail == "" {
 			reason = "no reason given"
 		}
 		return "the last attempt failed: " + reason + "; it waits for the next one", ""

@@ -1,0 +1,106 @@
+package prose
+
+import (
+	"strings"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// A causeText states the cause of a change of a task. With a detail it is said in another way,
+// or, if that is empty, the detail is added to it.
+type causeText struct{ alone, with string }
+
+// causes has the text of each cause.
+var causes = map[proto.TaskCause]causeText{
+	proto.TaskSubmitted:          {"submitted", ""},
+	proto.TaskAcceptedBefore:     {"already known at the target", ""},
+	proto.TaskRefused:            {"refused by the target", ""},
+	proto.TaskTimesCorrected:     {"times corrected: the clock of this node was wrong when it was created", ""},
+	proto.TaskSignedAgain:        {"signed again with correct times: the clock of this node was wrong when it was created", ""},
+	proto.TaskForgotten:          {"forgotten: its target no longer knows it", ""},
+	proto.TaskForgottenOnce:      {"indeterminate: its target no longer knows it and may have run it, and its mode is at_most_once", ""},
+	proto.TaskOrphan:             {"received a result that does not count", ""},
+	proto.TaskCommitted:          {"result committed", ""},
+	proto.TaskCancelledUnsent:    {"cancelled before it was sent", ""},
+	proto.TaskCancelAsked:        {"asked to stop", ""},
+	proto.TaskExpired:            {"expired; it was not delivered, or not answered", "expired; the last attempt failed: {detail}"},
+	proto.TaskExpiredAccepted:    {"expired, and so has its longest run; its target had accepted it, but no result arrived", ""},
+	proto.TaskExpiredStarted:     {"expired, and so has its longest run; its target had started it, but no result arrived", ""},
+	proto.TaskExpiredUnreached:   {"expired; its home was not reached", ""},
+	proto.TaskResultTooLarge:     {"its target sent too large a result", ""},
+	proto.TaskResultWaits:        {"it has ended here; its result is on its way to its home", ""},
+	proto.TaskGranted:            {"granted", "granted to {detail}"},
+	proto.TaskRestarted:          {"restarted after an unclean stop", ""},
+	proto.TaskFailed:             {"the handler failed", "{detail}"},
+	proto.TaskRejected:           {"the handler rejected the task", "{detail}"},
+	proto.TaskTimedOut:           {"the attempt ran out of time", "{detail}"},
+	proto.TaskUnready:            {"nothing could be started", "{detail}"},
+	proto.TaskOutputCut:          {"the output was cut off", "{detail}"},
+	proto.TaskNoRoom:             {"there was no room for its output", "{detail}"},
+	proto.TaskNoRoomOnce:         {"indeterminate: its mode is at_most_once, and it was stopped: there was no room for its output", "indeterminate: its mode is at_most_once, and it was stopped: {detail}"},
+	proto.TaskNoRoomOften:        {"abandoned too often: there was no room for its output", "abandoned too often: {detail}"},
+	proto.TaskUnusable:           {"it is not what its origin signed", "{detail}"},
+	proto.TaskStopped:            {"the node stopped while it ran", ""},
+	proto.TaskStoppedOnce:        {"indeterminate: the node stopped while it ran, and its mode is at_most_once", ""},
+	proto.TaskCrashed:            {"the process died while it ran", ""},
+	proto.TaskCrashedOften:       {"the process died each time it ran", ""},
+	proto.TaskCrashedOnce:        {"indeterminate: the process died while it ran, and its mode is at_most_once", ""},
+	proto.TaskCrashedParked:      {"indeterminate: the process died while it ran", "indeterminate: the process died while it ran, and on_crash is {detail}"},
+	proto.TaskCrashedUnasked:     {"indeterminate: the process died while it ran, and its handler is gone or cannot be asked", ""},
+	proto.TaskProbed:             {"the process died while it ran, and its handler says that it was done", ""},
+	proto.TaskRestored:           {"indeterminate: its node was restored from an older copy, and may have run the task before", ""},
+	proto.TaskTooLate:            {"its time had passed before it could start", "its time had passed before it could start; last: {detail}"},
+	proto.TaskNotAllowed:         {"denied: the handler's allow list no longer names the origin", ""},
+	proto.TaskCancelledUnarrived: {"cancelled before it arrived", ""},
+	proto.TaskCancelledUnstarted: {"cancelled before it started", ""},
+	proto.TaskCancelledBetween:   {"cancelled between two starts", ""},
+	proto.TaskCancelledRunning:   {"cancelled while it ran", ""},
+	proto.TaskSucceededBefore:    {"not run: a task with the same idempotency key succeeded", "not run: task {detail}, which has its result, had the same idempotency key and succeeded"},
+	proto.TaskResultLost:         {"its result could not be kept", ""},
+	proto.TaskResultLostAtHome:   {"its result was lost at the home of its queue", "it ended as {detail}, and its result was lost at the home of its queue"},
+	proto.TaskMoved:              {"not dead: it moved with its queue", "not dead: it moved, with its queue, to {detail}"},
+	proto.TaskResultUnsealed:     {"its result could not be sealed for its home", "it ended as {detail}, and its result could not be sealed for its home"},
+}
+
+// causeNames finds a cause by its name.
+var causeNames = func() map[string]proto.TaskCause {
+	names := map[string]proto.TaskCause{}
+	for c := range causes {
+		names[c.Name()] = c
+	}
+	return names
+}()
+
+// Cause returns why the record of a task changed: its cause with the code of a refusal and
+// the detail. Without a cause it is the detail; a cause that this program does not know is
+// its own name.
+func Cause(cause, refusal, detail string) string {
+	c := causeNames[cause]
+	s, known := causes[c]
+	if !known {
+		s.alone = cause
+	}
+	if refusal != "" && (c == proto.TaskRefused || c == proto.TaskExpired) {
+		detail = strings.TrimSuffix(refusal+": "+detail, ": ")
+		s.with = strings.Replace(s.with, "the last attempt failed:", "the last answer was", 1)
+	}
+	switch {
+	case detail == "":
+		return s.alone
+	case s.alone == "":
+		return Plain(detail)
+	case s.with == "":
+		return s.alone + ": " + Plain(detail)
+	}
+	return strings.Replace(s.with, "{detail}", Plain(detail), 1)
+}
+
+// Ending returns why a task ended, or why its latest attempt failed; empty: it is not known.
+func Ending(e wire.Ending) string {
+	text := Cause(e.Cause, e.Code, e.Reason)
+	if e.MayHaveRun {
+		text += "; it may have run before an unclean stop"
+	}
+	return text
+}
