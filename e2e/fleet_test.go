@@ -89,15 +89,15 @@ func (m *machine) clockWrong(by time.Duration) {
 	}
 }
 
-// outcome returns how a task ended at this node: its state, its reason and the output of
+// outcome returns how a task ended at this node: its state, its cause and the output of
 // its run. Before the end the state is empty.
-func (m *machine) outcome(ctx context.Context, id string) (state, reason, said string, err error) {
+func (m *machine) outcome(ctx context.Context, id string) (state, cause, said string, err error) {
 	task, err := m.Task(ctx, id)
 	if err != nil || task.Ended == nil {
 		return "", "", "", err
 	}
 	if task.State != "SUCCESS" {
-		return task.State, task.Reason, "", nil
+		return task.State, task.Cause, "", nil
 	}
 	r, _, err := m.Result(ctx, id)
 	if err != nil {

@@ -52,8 +52,8 @@ func handoffFollowsTheAllowList(t *testing.T, draining bool) {
 		c.setQueue(wire.QueueSettings{Allow: new([]string{"peer:n3"}), Draining: &draining})
 		c.handOffAndWait(0, 2, admitted)
 		for _, task := range c.waitDenied(1, removed, time.Minute) {
-			if task.Code != "DENIED" || !strings.HasPrefix(task.Reason, "DENIED: ") {
-				t.Errorf("%s has the code %q and the reason %q, want DENIED", task.ID, task.Code, task.Reason)
+			if task.Code != "DENIED" || task.Cause != proto.TaskRefused.Name() {
+				t.Errorf("%s has the code %q and the cause %q, want DENIED", task.ID, task.Code, task.Cause)
 			}
 		}
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 0 {

@@ -359,8 +359,8 @@ func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	}
 	n := start(t, a.cfg)
 	n.waitEnd(t, once, "DEAD_LETTER")
-	if task, err := n.Views.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
-		t.Errorf("the reason is %q, %v", task.Reason, err)
+	if task, err := n.Views.Task(t.Context(), once); err != nil || task.Cause != proto.TaskHomeRestoredOnce.Name() {
+		t.Errorf("the cause is %q, %v", task.Cause, err)
 	}
 	if s := stateOf(t, n, often); s == "DEAD_LETTER" {
 		t.Error("a task that may run again is a dead letter too")

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -213,7 +214,7 @@ func (n *clusterNode) End(ctx context.Context, e End, o *proto.Outcome, also fun
 	if err == nil {
 		text := string(o.GetBody())
 		if o == nil {
-			text = e.Reason
+			text = cmp.Or(e.Reason, e.Cause.Name())
 		}
 		n.cluster.mu.Lock()
 		delete(n.tasks, e.Task)
@@ -530,7 +531,7 @@ func TestDriversParkAfterACrash(t *testing.T) {
 		end          string
 		starts       int
 	}{
-		{"back at once", true, false, "DEAD_LETTER indeterminate: ", 1},
+		{"back at once", true, false, "DEAD_LETTER crashed_parked", 1},
 		{"dead", false, false, "SUCCESS by 0 ", 2},
 		{"silent", false, true, "SUCCESS by 0 ", 2},
 	} {

@@ -82,13 +82,13 @@ func TestEndOfATaskThatMayStillRun(t *testing.T) {
 	f.release(&proto.Released{Claim: claim, Cause: proto.Unstarted, Reason: "no handler"})
 	f.now.Wall = f.task.NotAfter
 	ends := f.pass(time.Minute + f.home.cfg.RunLimit + f.home.cfg.Skew)
-	if len(ends) != 1 || ends[0].State != proto.Expired || !strings.Contains(ends[0].Reason, "owner was lost") || !strings.Contains(ends[0].Reason, "no handler") {
+	if len(ends) != 1 || ends[0].State != proto.Expired || ends[0].Cause != proto.TaskOwnerLost || !strings.Contains(ends[0].Reason, "no handler") {
 		t.Errorf("expired: %+v, want both reasons", ends)
 	}
 	f, claim = lostFixture(t, nil)
 	f.release(&proto.Released{Claim: claim, Cause: proto.Unstarted})
-	if _, out := f.home.Cancel(f.task.ID, false, f.now); len(out.Ends) != 1 || out.Ends[0].State != proto.Cancelled || out.Ends[0].Reason != lostCancelled().Reason {
-		t.Errorf("cancelled: %+v, want %q", out.Ends, lostCancelled().Reason)
+	if _, out := f.home.Cancel(f.task.ID, false, f.now); len(out.Ends) != 1 || out.Ends[0].State != proto.Cancelled || out.Ends[0].Cause != proto.TaskCancelledLost {
+		t.Errorf("cancelled: %+v", out.Ends)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestEventsTellTheAttempt(t *testing.T) {
 	fail()
 	want := []string{
 		"taken k high 1 ", "released k high 1 FAILED: broken", "granted k high 2 ",
-		"taken k high 2 ", "released k high 2 FAILED: broken", "ended k high 2 DEAD_LETTER: attempts used up: broken",
+		"taken k high 2 ", "released k high 2 FAILED: broken", "ended k high 2 DEAD_LETTER: attempts_used: broken",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the events are\n%q, want\n%q", got, want)

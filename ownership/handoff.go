@@ -272,7 +272,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		if !ts.free() {
 			h.sendCancel(ts)
 		}
-		h.end(ts, End{State: proto.DeadLetter, Code: proto.CodeDenied, Reason: "DENIED: " + t.Denied})
+		h.end(ts, End{State: proto.DeadLetter, Cause: proto.TaskRefused, Code: proto.CodeDenied, Reason: t.Denied})
 		return true
 	}
 	if ts.cancel && !ts.free() {

@@ -265,7 +265,8 @@ func (h *Home) end(ts *taskState, e End) {
 	m.Digest = e.Digest
 	h.out.put(taskKey(keyLease, ts.task.ID), m)
 	h.out.Ends = append(h.out.Ends, e)
-	h.event(EventEnded, ts, e.From, strings.TrimSuffix(e.State.Name()+": "+e.Reason, ": "))
+	said := slices.DeleteFunc([]string{e.State.Name(), e.Cause.Name(), e.Reason}, func(s string) bool { return s == "" })
+	h.event(EventEnded, ts, e.From, strings.Join(said, ": "))
 	h.ended.add(&endedTask{
 		task: ts.task.ID, gen: ts.gen, state: e.State, epoch: ts.epoch, owner: ts.owner, digest: e.Digest,
 		notAfter: ts.task.NotAfter, fromHandoff: ts.gen > 1,

@@ -82,10 +82,11 @@ type End struct {
 	Task   proto.TaskID
 	Queue  string
 	State  proto.TaskState
-	Reason string
-	Code   proto.Code   // of the refusal that ended it; 0: it was not refused
-	Digest []byte       // of the committed result; nil: the home ended the task itself
-	From   proto.PeerID // the owner of the result
+	Cause  proto.TaskCause // 0 for the end that its owner reports
+	Reason string          // the detail of the cause, or what the owner says
+	Code   proto.Code      // of the refusal that ended it; 0: it was not refused
+	Digest []byte          // of the committed result; nil: the home ended the task itself
+	From   proto.PeerID    // the owner of the result
 	Epoch  proto.Seq
 	Grants []*proto.Granting
 

@@ -306,15 +306,15 @@ func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Release
 	h.backOffAfter(ts, from, m)
 	to := ts.after(m, h.cfg)
 	if m.Cause == proto.CauseExpired && !ts.lost && h.now.past(ts.task.NotAfter-h.cfg.Skew.Milliseconds()) {
-		to = transition{state: proto.Expired, reason: ts.reason}
+		to = transition{state: proto.Expired, cause: proto.TaskTooLate, reason: ts.reason}
 	}
 	ts.attempts += to.attempts
 	ts.abandons += to.abandons
 	if ts.cancel && to.state != proto.DeadLetter {
-		to = transition{state: proto.Cancelled, reason: "cancelled"}
+		to = transition{state: proto.Cancelled, cause: proto.TaskCancelledBetween}
 	}
 	if to.state.Terminal() {
-		h.end(ts, End{State: to.state, Reason: cmp.Or(to.reason, ts.reason)})
+		h.end(ts, End{State: to.state, Cause: to.cause, Reason: to.reason})
 		return
 	}
 	ts.state = to.state
@@ -344,8 +344,9 @@ func (h *Home) backOffAfter(ts *taskState, from proto.PeerID, m *proto.Released)
 // A transition is the next state of a task.
 type transition struct {
 	state              proto.TaskState
-	reason             string
-	attempts, abandons uint32 // spent
+	cause              proto.TaskCause // of an end
+	reason             string          // the detail of the cause
+	attempts, abandons uint32          // spent
 }
 
 // after decides the next state of a task whose owner released the lease. A lease that ended
@@ -353,8 +354,8 @@ type transition struct {
 // have been started, becomes a dead letter for an operator.
 func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	again := transition{state: proto.Retrying}
-	dead := func(reason string) transition {
-		return transition{state: proto.DeadLetter, reason: reason}
+	dead := func(cause proto.TaskCause, reason string) transition {
+		return transition{state: proto.DeadLetter, cause: cause, reason: reason}
 	}
 	limit := ts.task.Options.GetMaxAttempts()
 	if limit == 0 {
@@ -369,7 +370,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 		return transition{state: proto.Pending}
 	case proto.CauseStopped:
 		if ts.task.atMostOnce() {
-			return dead("indeterminate: its node stopped while it ran, and its mode is at_most_once")
+			return dead(proto.TaskStoppedOnce, "")
 		}
 		return transition{state: proto.Pending}
 	case proto.CauseFailed, proto.CauseTimeout:
@@ -381,22 +382,22 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 		if cause == proto.CauseTimeout {
 			again.state = proto.Timeout
 		}
-		again.reason = "attempts used up: " + ts.reason
+		again.cause, again.reason = proto.TaskAttemptsUsed, ts.reason
 		return again
 	case proto.CauseCrashed:
 		switch {
 		case ts.task.atMostOnce():
-			return dead("indeterminate: its mode is at_most_once, and its run did not end: " + ts.reason)
+			return dead(proto.TaskAbandonedOnce, ts.reason)
 		case ts.abandons+1 >= cfg.MaxAbandons:
-			return dead("abandoned too often: " + ts.reason)
+			return dead(proto.TaskAbandonedOften, ts.reason)
 		}
 		again.abandons = 1
 		return again
 	case proto.CauseParked:
-		return dead("indeterminate: its node died while it ran, and its handler leaves that to an operator")
+		return dead(proto.TaskCrashedParked, "")
 	default: // its node does not know, or sent an unknown cause
 		if ts.task.atMostOnce() && ts.state != proto.Accepted {
-			return dead("indeterminate: its node had a permit to start it and no longer knows it, and its mode is at_most_once")
+			return dead(proto.TaskForgottenOnce, "")
 		}
 		return transition{state: proto.Pending}
 	}

@@ -57,14 +57,14 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 	late := h.now.past(h.cfg.resultDeadline(ts.task.NotAfter))
 	switch {
 	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.title.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
-		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
+		h.end(ts, End{State: proto.DeadLetter, Cause: proto.TaskHomeRestoredOnce})
 	case ts.free():
 		switch {
 		case skip:
 		case ts.lost && late:
 			h.end(ts, ts.endOutlived())
 		case !ts.lost && h.now.past(ts.task.NotAfter):
-			h.end(ts, End{State: proto.Expired, Reason: "its time had passed before it could start; last: " + ts.reason})
+			h.end(ts, End{State: proto.Expired, Cause: proto.TaskTooLate, Reason: ts.reason})
 		}
 		return
 	case ts.leased() && h.now.Mono >= ts.mem.leaseUntil:
@@ -96,23 +96,19 @@ func (ts *taskState) endCancelled() End {
 	if ts.lost {
 		return lostCancelled()
 	}
-	return End{State: proto.Cancelled, Reason: "cancelled before it started"}
+	return End{State: proto.Cancelled, Cause: proto.TaskCancelledUnstarted}
 }
 
 func lostCancelled() End {
-	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
+	return End{State: proto.Cancelled, Cause: proto.TaskCancelledLost}
 }
 
 // endOutlived returns the end of a task whose owner will not report any more (I3).
 func (ts *taskState) endOutlived() End {
 	if ts.task.atMostOnce() && ts.permitted() {
-		return End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"}
+		return End{State: proto.DeadLetter, Cause: proto.TaskOwnerLostOnce}
 	}
-	reason := "its time has passed, and its owner was lost"
-	if ts.reason != "" {
-		reason += "; last: " + ts.reason
-	}
-	return End{State: proto.Expired, Reason: reason}
+	return End{State: proto.Expired, Cause: proto.TaskOwnerLost, Reason: ts.reason}
 }
 
 // lapse takes a lease back. Nothing is written until another node is granted the task:
@@ -130,7 +126,7 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 		h.end(ts, lostCancelled())
 		return
 	case ts.mem.acked && ts.abandons+1 >= h.cfg.MaxAbandons:
-		h.end(ts, End{State: proto.DeadLetter, Reason: "abandoned too often: its nodes died, or lost it, each time"})
+		h.end(ts, End{State: proto.DeadLetter, Cause: proto.TaskAbandonedOften})
 		return
 	case !ts.mem.acked:
 		h.members.backOff(ts.owner, "", h.now.Mono+h.cfg.Scan) // it did not even answer

@@ -235,8 +235,8 @@ func (w *checker) ended(x *simNode, e End) {
 		return
 	}
 	t.end, t.endedAt = &e, w.s.now
-	if e.Reason == "" && e.State != proto.Success && e.Digest == nil {
-		w.fail("I11: %v ended as %v without a reason", e.Task, e.State)
+	if e.Cause == 0 && e.State != proto.Success && e.Digest == nil {
+		w.fail("I11: %v ended as %v without a cause", e.Task, e.State)
 	}
 	if e.Digest == nil {
 		w.history = append(w.history, porcupine.Operation{
@@ -246,7 +246,7 @@ func (w *checker) ended(x *simNode, e End) {
 		if limit == 0 {
 			limit = 3
 		}
-		if len(e.Reason) > 8 && e.Reason[:8] == "attempts" && t.failures < limit && t.Mode != proto.AtMostOnce {
+		if e.Cause == proto.TaskAttemptsUsed && t.failures < limit && t.Mode != proto.AtMostOnce {
 			w.fail("I11: %v used up its attempts after %d failures", e.Task, t.failures)
 		}
 		return

@@ -102,10 +102,10 @@ func TestAStuckTaskSpendsAbandons(t *testing.T) {
 	for _, tt := range []struct {
 		mode   proto.Mode
 		rounds int
-		why    string
+		why    proto.TaskCause
 	}{
-		{0, 10, "abandoned too often"},
-		{proto.AtMostOnce, 1, "indeterminate: its mode is at_most_once"},
+		{0, 10, proto.TaskAbandonedOften},
+		{proto.AtMostOnce, 1, proto.TaskAbandonedOnce},
 	} {
 		t.Run(tt.mode.Name(), func(t *testing.T) {
 			f := newFixture(t, func(x *Task) { x.Mode, x.NotAfter = tt.mode, x.NotAfter+1e9 })
@@ -116,7 +116,7 @@ func TestAStuckTaskSpendsAbandons(t *testing.T) {
 				}
 				ends = f.hang()
 			}
-			if len(ends) != 1 || ends[0].State != proto.DeadLetter || !strings.Contains(ends[0].Reason, tt.why) || !strings.Contains(ends[0].Reason, "no progress") {
+			if len(ends) != 1 || ends[0].State != proto.DeadLetter || ends[0].Cause != tt.why || !strings.Contains(ends[0].Reason, "no progress") {
 				t.Errorf("its end is %+v", ends)
 			}
 		})

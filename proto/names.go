@@ -110,6 +110,13 @@ const (
 	TaskResultLost         = TaskCause_TASK_CAUSE_RESULT_LOST
 	TaskResultLostAtHome   = TaskCause_TASK_CAUSE_RESULT_LOST_AT_HOME
 	TaskResultUnsealed     = TaskCause_TASK_CAUSE_RESULT_UNSEALED
+	TaskAttemptsUsed       = TaskCause_TASK_CAUSE_ATTEMPTS_USED
+	TaskAbandonedOften     = TaskCause_TASK_CAUSE_ABANDONED_OFTEN
+	TaskAbandonedOnce      = TaskCause_TASK_CAUSE_ABANDONED_ONCE
+	TaskOwnerLost          = TaskCause_TASK_CAUSE_OWNER_LOST
+	TaskOwnerLostOnce      = TaskCause_TASK_CAUSE_OWNER_LOST_ONCE
+	TaskHomeRestoredOnce   = TaskCause_TASK_CAUSE_HOME_RESTORED_ONCE
+	TaskCancelledLost      = TaskCause_TASK_CAUSE_CANCELLED_LOST
 	TaskMoved              = TaskCause_TASK_CAUSE_MOVED
 )
 

@@ -368,6 +368,13 @@ const (
 	TaskCause_TASK_CAUSE_RESULT_LOST_AT_HOME TaskCause = 46 // the home of its queue could not keep its result: detail (how it ended)
 	TaskCause_TASK_CAUSE_MOVED               TaskCause = 47 // it moved, with its queue, to another home: detail (its name)
 	TaskCause_TASK_CAUSE_RESULT_UNSEALED     TaskCause = 48 // its result could not be sealed for its home: detail (how it ended)
+	TaskCause_TASK_CAUSE_ATTEMPTS_USED       TaskCause = 49 // its attempts at the owners of its queue are used up: detail (of the last)
+	TaskCause_TASK_CAUSE_ABANDONED_OFTEN     TaskCause = 50 // its owners died with it, or lost it, too often: detail (of the last)
+	TaskCause_TASK_CAUSE_ABANDONED_ONCE      TaskCause = 51 // its run at an owner did not end, and its mode is at_most_once: detail
+	TaskCause_TASK_CAUSE_OWNER_LOST          TaskCause = 52 // its time is over, and its owner was lost: detail (of the last attempt)
+	TaskCause_TASK_CAUSE_OWNER_LOST_ONCE     TaskCause = 53 // its owner was lost while it ran, and its mode is at_most_once
+	TaskCause_TASK_CAUSE_HOME_RESTORED_ONCE  TaskCause = 54 // the home of its queue was restored from an older copy, and its mode is at_most_once
+	TaskCause_TASK_CAUSE_CANCELLED_LOST      TaskCause = 55 // cancelled, and its owner was lost
 )
 
 // Enum value maps for TaskCause.
@@ -422,6 +429,13 @@ var (
 		46: "TASK_CAUSE_RESULT_LOST_AT_HOME",
 		47: "TASK_CAUSE_MOVED",
 		48: "TASK_CAUSE_RESULT_UNSEALED",
+		49: "TASK_CAUSE_ATTEMPTS_USED",
+		50: "TASK_CAUSE_ABANDONED_OFTEN",
+		51: "TASK_CAUSE_ABANDONED_ONCE",
+		52: "TASK_CAUSE_OWNER_LOST",
+		53: "TASK_CAUSE_OWNER_LOST_ONCE",
+		54: "TASK_CAUSE_HOME_RESTORED_ONCE",
+		55: "TASK_CAUSE_CANCELLED_LOST",
 	}
 	TaskCause_value = map[string]int32{
 		"TASK_CAUSE_UNSPECIFIED":         0,
@@ -473,6 +487,13 @@ var (
 		"TASK_CAUSE_RESULT_LOST_AT_HOME": 46,
 		"TASK_CAUSE_MOVED":               47,
 		"TASK_CAUSE_RESULT_UNSEALED":     48,
+		"TASK_CAUSE_ATTEMPTS_USED":       49,
+		"TASK_CAUSE_ABANDONED_OFTEN":     50,
+		"TASK_CAUSE_ABANDONED_ONCE":      51,
+		"TASK_CAUSE_OWNER_LOST":          52,
+		"TASK_CAUSE_OWNER_LOST_ONCE":     53,
+		"TASK_CAUSE_HOME_RESTORED_ONCE":  54,
+		"TASK_CAUSE_CANCELLED_LOST":      55,
 	}
 )
 
@@ -560,7 +581,7 @@ const file_state_proto_rawDesc = "" +
 	"\x11CODE_CANNOT_START\x10\x12\x12\x0e\n" +
 	"\n" +
 	"CODE_CLOCK\x10\x13\x12\x10\n" +
-	"\fCODE_NO_MESH\x10\x14*\x81\v\n" +
+	"\fCODE_NO_MESH\x10\x14*\xdb\f\n" +
 	"\tTaskCause\x12\x1a\n" +
 	"\x16TASK_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TASK_CAUSE_SUBMITTED\x10\x01\x12\x1e\n" +
@@ -611,7 +632,14 @@ const file_state_proto_rawDesc = "" +
 	"\x16TASK_CAUSE_RESULT_LOST\x10-\x12\"\n" +
 	"\x1eTASK_CAUSE_RESULT_LOST_AT_HOME\x10.\x12\x14\n" +
 	"\x10TASK_CAUSE_MOVED\x10/\x12\x1e\n" +
-	"\x1aTASK_CAUSE_RESULT_UNSEALED\x100B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x1aTASK_CAUSE_RESULT_UNSEALED\x100\x12\x1c\n" +
+	"\x18TASK_CAUSE_ATTEMPTS_USED\x101\x12\x1e\n" +
+	"\x1aTASK_CAUSE_ABANDONED_OFTEN\x102\x12\x1d\n" +
+	"\x19TASK_CAUSE_ABANDONED_ONCE\x103\x12\x19\n" +
+	"\x15TASK_CAUSE_OWNER_LOST\x104\x12\x1e\n" +
+	"\x1aTASK_CAUSE_OWNER_LOST_ONCE\x105\x12!\n" +
+	"\x1dTASK_CAUSE_HOME_RESTORED_ONCE\x106\x12\x1d\n" +
+	"\x19TASK_CAUSE_CANCELLED_LOST\x107B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once

@@ -72,7 +72,7 @@ func (c Custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 // End ends a task with the owner's outcome, or with the home's if the home ended it
 // itself.
 func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
-	out := &proto.Outcome{State: e.State, Reason: e.Reason, Code: e.Code}
+	out := &proto.Outcome{State: e.State, Cause: e.Cause, Reason: e.Reason, Code: e.Code}
 	if o != nil {
 		out.Cause = o.GetCause()
 		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()

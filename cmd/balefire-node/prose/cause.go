@@ -46,7 +46,7 @@ var causes = map[proto.TaskCause]causeText{
 	proto.TaskCrashed:            {"the process died while it ran", ""},
 	proto.TaskCrashedOften:       {"the process died each time it ran", ""},
 	proto.TaskCrashedOnce:        {"indeterminate: the process died while it ran, and its mode is at_most_once", ""},
-	proto.TaskCrashedParked:      {"indeterminate: the process died while it ran", "indeterminate: the process died while it ran, and on_crash is {detail}"},
+	proto.TaskCrashedParked:      {"indeterminate: the process died while it ran, and its handler leaves that to a person", "indeterminate: the process died while it ran, and on_crash is {detail}"},
 	proto.TaskCrashedUnasked:     {"indeterminate: the process died while it ran, and its handler is gone or cannot be asked", ""},
 	proto.TaskProbed:             {"the process died while it ran, and its handler says that it was done", ""},
 	proto.TaskRestored:           {"indeterminate: its node was restored from an older copy, and may have run the task before", ""},
@@ -60,6 +60,13 @@ var causes = map[proto.TaskCause]causeText{
 	proto.TaskResultLost:         {"its result could not be kept", ""},
 	proto.TaskResultLostAtHome:   {"its result was lost at the home of its queue", "it ended as {detail}, and its result was lost at the home of its queue"},
 	proto.TaskMoved:              {"not dead: it moved with its queue", "not dead: it moved, with its queue, to {detail}"},
+	proto.TaskAttemptsUsed:       {"attempts used up", ""},
+	proto.TaskAbandonedOften:     {"abandoned too often: its nodes died, or lost it, each time", "abandoned too often: {detail}"},
+	proto.TaskAbandonedOnce:      {"indeterminate: its mode is at_most_once, and its run did not end", ""},
+	proto.TaskOwnerLost:          {"its time has passed, and its owner was lost", "its time has passed, and its owner was lost; last: {detail}"},
+	proto.TaskOwnerLostOnce:      {"indeterminate: its owner was lost while it ran, and its mode is at_most_once", ""},
+	proto.TaskHomeRestoredOnce:   {"indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once", ""},
+	proto.TaskCancelledLost:      {"cancelled; its owner was lost", ""},
 	proto.TaskResultUnsealed:     {"its result could not be sealed for its home", "it ended as {detail}, and its result could not be sealed for its home"},
 }
 
