@@ -85,7 +85,7 @@ func withPath(c huma.Context, next func(huma.Context)) {
 func audited[O any](s *Server, action string, f func(context.Context, any) (*O, error)) func(context.Context, any) (*O, error) {
 	return func(ctx context.Context, in any) (*O, error) {
 		path, _ := ctx.Value(pathKey{}).(string)
-		act, end, err := s.node.Audit.StartCommand(ctx, action, path)
+		act, end, err := s.recorder.StartCommand(ctx, action, path)
 		if err != nil {
 			return nil, err
 		}

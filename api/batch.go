@@ -18,7 +18,7 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 	}
 	out := wire.Batch{Items: make([]wire.BatchItem, len(parts))}
 	reqs, at := decodeParts(parts, decodeSubmit, func(i int, err error) { out.Items[i] = failedItem(err) })
-	done, errs := s.node.SubmitMany(r.Context(), reqs)
+	done, errs := s.submitter.SubmitMany(r.Context(), reqs)
 	for j, i := range at {
 		if errs[j] != nil {
 			out.Items[i] = failedItem(errs[j])

@@ -79,62 +79,62 @@ func (s *Server) routeBoxes() {
 
 func (s *Server) routeMailboxes() {
 	route(s, op("GET", "/v1/mailboxes", "listMailboxes", "mail", "List the mailboxes of this node, by name"), func(ctx context.Context, in *BoxPage) (wire.Page[wire.Box], error) {
-		return paged(s.node.Mail.Page(ctx, wire.BoxMailbox, in.Cursor, in.Limit))
+		return paged(s.mail.Page(ctx, wire.BoxMailbox, in.Cursor, in.Limit))
 	})
 	route(s, op("GET", mailboxPath, "getMailbox", "mail", "Show a mailbox of this node"), func(ctx context.Context, in *ByMailbox) (wire.Box, error) {
-		return s.node.Mail.Get(ctx, in.Box)
+		return s.mail.Get(ctx, in.Box)
 	})
 	change := op("PUT", mailboxPath, "setMailbox", "mail", "Change the settings of a mailbox of this node, or create one")
 	change.Description = "Absent settings do not change; a zero or empty one becomes its default."
 	route(s, change, func(ctx context.Context, in *ofMailbox[*wire.MailboxSettings]) (wire.Box, error) {
-		return s.node.Mail.SetMailbox(ctx, in.Box, orZero(in.Body))
+		return s.mail.SetMailbox(ctx, in.Box, orZero(in.Body))
 	})
 	drop := op("DELETE", mailboxPath, "removeMailbox", "mail", "Remove a mailbox with its mail and dead letters")
 	drop.Description = "The senders of the mail are told."
 	routeNoContent(s, drop, func(ctx context.Context, in *ByMailbox) error {
-		return s.node.Mail.Remove(ctx, in.Box)
+		return s.mail.Remove(ctx, in.Box)
 	})
 	purge := op("POST", mailboxPath+"/purge", "purgeMailbox", "mail", "Remove what waits in a mailbox")
 	purge.Description = "What is leased stays. The senders of the mail are told."
 	route(s, purge, func(ctx context.Context, in *ofMailbox[*wire.PurgeMail]) (wire.PurgedMail, error) {
-		return s.node.Mail.Purge(ctx, in.Box, orZero(in.Body))
+		return s.mail.Purge(ctx, in.Box, orZero(in.Body))
 	})
 }
 
 func (s *Server) routeTopics() {
 	route(s, op("GET", "/v1/topics", "listTopics", "mail", "List the topics of this node, by name"), func(ctx context.Context, in *BoxPage) (wire.Page[wire.Box], error) {
-		return paged(s.node.Mail.Page(ctx, wire.BoxTopic, in.Cursor, in.Limit))
+		return paged(s.mail.Page(ctx, wire.BoxTopic, in.Cursor, in.Limit))
 	})
 	route(s, op("GET", topicPath, "getTopic", "mail", "Show a topic of this node"), func(ctx context.Context, in *ByTopic) (wire.Box, error) {
-		return s.node.Mail.Get(ctx, in.name())
+		return s.mail.Get(ctx, in.name())
 	})
 	change := op("PUT", topicPath, "setTopic", "mail", "Change the settings of a topic of this node, or create one")
 	change.Description = "Absent settings do not change; a zero or empty one becomes its default."
 	route(s, change, func(ctx context.Context, in *ofTopic[*wire.BoxSettings]) (wire.Box, error) {
-		return s.node.Mail.SetTopic(ctx, in.name(), orZero(in.Body))
+		return s.mail.SetTopic(ctx, in.name(), orZero(in.Body))
 	})
 	routeNoContent(s, op("DELETE", topicPath, "removeTopic", "mail", "Remove a topic with its mail and subscriptions"), func(ctx context.Context, in *ByTopic) error {
-		return s.node.Mail.Remove(ctx, in.name())
+		return s.mail.Remove(ctx, in.name())
 	})
 	route(s, op("POST", topicPath+"/purge", "purgeTopic", "mail", "Remove what waits in a topic"), func(ctx context.Context, in *ofTopic[*wire.PurgeMail]) (wire.PurgedMail, error) {
-		return s.node.Mail.Purge(ctx, in.name(), orZero(in.Body))
+		return s.mail.Purge(ctx, in.name(), orZero(in.Body))
 	})
 }
 
 func (s *Server) routeSubscriptions() {
 	route(s, op("GET", subscriptionPath, "getSubscription", "mail", "Show a subscription of a topic of this node"), func(ctx context.Context, in *BySubscription) (wire.Subscription, error) {
-		return s.node.Mail.GetSubscription(ctx, in.name(), in.Subscription)
+		return s.mail.GetSubscription(ctx, in.name(), in.Subscription)
 	})
 	change := op("PUT", subscriptionPath, "setSubscription", "mail", "Change the settings of a subscription, or create one")
 	change.Description = "Absent settings do not change; a zero or empty one becomes its default. The response is the topic."
 	route(s, change, func(ctx context.Context, in *ofSubscription[*wire.SubscriptionSettings]) (wire.Box, error) {
-		return s.node.Mail.SetSubscription(ctx, in.name(), in.Subscription, orZero(in.Body))
+		return s.mail.SetSubscription(ctx, in.name(), in.Subscription, orZero(in.Body))
 	})
 	routeNoContent(s, op("DELETE", subscriptionPath, "removeSubscription", "mail", "Remove a subscription with its dead letters"), func(ctx context.Context, in *BySubscription) error {
-		return s.node.Mail.RemoveSubscription(ctx, in.name(), in.Subscription)
+		return s.mail.RemoveSubscription(ctx, in.name(), in.Subscription)
 	})
 	route(s, op("POST", subscriptionPath+"/seek", "seekSubscription", "mail", "Move a subscription: what it reads next"), func(ctx context.Context, in *ofSubscription[wire.SeekSubscription]) (wire.Box, error) {
-		return s.node.Mail.Seek(ctx, in.name(), in.Subscription, in.Body)
+		return s.mail.Seek(ctx, in.name(), in.Subscription, in.Body)
 	})
 }
 
@@ -169,7 +169,7 @@ func (s *Server) routeReaders() {
 		return o
 	}
 	both(s, settle, func(ctx context.Context, box, sub string, doc wire.SettleMail) (*answer, error) {
-		items, err := s.node.Mail.Settle(ctx, box, sub, doc)
+		items, err := s.mail.Settle(ctx, box, sub, doc)
 		return &answer{wire.SettledMail{Items: items}}, err
 	})
 	type mailsOfBox struct {
@@ -205,7 +205,7 @@ func (s *Server) routeReaders() {
 func (s *Server) mails(ctx context.Context, box, sub string, p MailPage) (wire.Page[wire.BoxedMail], error) {
 	q := p.MailQuery
 	q.Cursor, q.Limit = p.Cursor, p.Limit
-	items, next, err := s.node.Mail.Mails(ctx, box, sub, q)
+	items, next, err := s.mail.Mails(ctx, box, sub, q)
 	return paged(wire.Page[wire.BoxedMail]{Items: items, Next: next}, err)
 }
 
@@ -219,10 +219,10 @@ func (s *Server) routeDeliveries() {
 		{"resume", "Resume the deliveries", false},
 	} {
 		route(s, ofBox.op("POST", p.verb, p.summary), func(ctx context.Context, in *ByMailbox) (wire.Box, error) {
-			return s.node.Mail.Pause(ctx, in.Box, "", p.on)
+			return s.mail.Pause(ctx, in.Box, "", p.on)
 		})
 		route(s, ofSub.op("POST", p.verb, p.summary), func(ctx context.Context, in *BySubscription) (wire.Box, error) {
-			return s.node.Mail.Pause(ctx, in.name(), in.Subscription, p.on)
+			return s.mail.Pause(ctx, in.name(), in.Subscription, p.on)
 		})
 	}
 	again := func(k kind) huma.Operation {
@@ -232,7 +232,7 @@ func (s *Server) routeDeliveries() {
 		return o
 	}
 	both(s, again, func(ctx context.Context, box, sub string, doc *wire.RedriveMail) (*answer, error) {
-		out, err := s.node.Mail.Redrive(ctx, box, sub, orZero(doc))
+		out, err := s.mail.Redrive(ctx, box, sub, orZero(doc))
 		for _, item := range out.Items {
 			if p := item.Problem; p != nil {
 				*p = *problem(p.Code, "%s", p.Detail)
@@ -250,7 +250,7 @@ func (s *Server) routeDeliveries() {
 		return o
 	}
 	both(s, unblock, func(ctx context.Context, box, sub string, doc wire.UnblockMail) (*struct{}, error) {
-		return nil, s.node.Mail.Unblock(ctx, box, sub, doc)
+		return nil, s.mail.Unblock(ctx, box, sub, doc)
 	})
 }
 
@@ -272,7 +272,7 @@ func (s *Server) leaseOp(k kind) huma.Operation {
 func (s *Server) lease(ctx context.Context, box, sub string, l *wire.LeaseMail) (*leased, error) {
 	waiting, cancel := stopContext(ctx, 2*maxWait) // the wait has its own limit
 	defer cancel()
-	given, err := s.node.Mail.Lease(waiting, box, sub, orZero(l))
+	given, err := s.mail.Lease(waiting, box, sub, orZero(l))
 	switch {
 	case err != nil && errors.Is(context.Cause(waiting), wire.ErrDraining):
 		return nil, problem(wire.CodeDraining, "lease mail: the node is stopping")
@@ -307,7 +307,7 @@ func writeLeased(c huma.Context, given []wire.DeliveredMail) error {
 
 // giveBack gives mail back that its reader did not get.
 func (s *Server) giveBack(ctx context.Context, box, sub string, given []wire.DeliveredMail) {
-	if err := s.node.Mail.Return(context.WithoutCancel(ctx), box, sub, given); err != nil {
+	if err := s.mail.Return(context.WithoutCancel(ctx), box, sub, given); err != nil {
 		s.cfg.Logger.Warn("leases of a reader that is gone were not given back: they lapse", "box", box, "mails", len(given), "why", err)
 	}
 }

@@ -70,9 +70,9 @@ func (s *Server) routeEvents() {
 // eventPage returns events of the node, or of the mail that is asked for.
 func (s *Server) eventPage(ctx context.Context, in *EventsAfter, limit int, wait time.Duration) (wire.EventPage, error) {
 	if in.Mail != "" {
-		return s.node.Mail.Events(ctx, in.Mail, in.After, limit, wait)
+		return s.mail.Events(ctx, in.Mail, in.After, limit, wait)
 	}
-	return s.node.Events.Read(ctx, in.After, limit, wait), nil
+	return s.events.Read(ctx, in.After, limit, wait), nil
 }
 
 // writeEvents writes events as they happen. Nothing is buffered for a slow reader: it gets

@@ -10,16 +10,16 @@ import (
 
 func (s *Server) routeHealth() {
 	route(s, op("GET", "/healthz", "healthz", "watching", "Check that the node's loops run and its last commit succeeded"), func(context.Context, *struct{}) (wire.Health, error) {
-		return healthAnswer(s.node.Healthy())
+		return healthAnswer(s.life.Healthy())
 	})
 	route(s, op("GET", "/readyz", "readyz", "watching", "Check that the node accepts tasks"), func(context.Context, *struct{}) (wire.Health, error) {
-		return healthAnswer(s.node.Ready())
+		return healthAnswer(s.life.Ready())
 	})
 	metrics := op("GET", "/metrics", "metrics", "watching", "Prometheus metrics")
 	metrics.Responses = answers[string](s, "200", "The text format of Prometheus")
 	metrics.Responses["200"].Content = content(schema[string](s), "text/plain")
 	s.api.OpenAPI().AddOperation(&metrics)
-	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.node.Registry(), promhttp.HandlerOpts{}))
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	s.mux.HandleFunc("GET /openapi.json", s.openAPI)
 }
 

@@ -74,13 +74,13 @@ func (s *Server) routeMail() {
 
 	out := op("GET", "/v1/mail/outgoing", "listOutgoing", "mail", "List what waits here for boxes on other nodes")
 	route(s, out, func(ctx context.Context, _ *struct{}) (wire.Page[wire.MailSpool], error) {
-		all, err := s.node.Mail.Outgoing(ctx)
+		all, err := s.mail.Outgoing(ctx)
 		return list(all), err
 	})
 	look := op("GET", "/v1/mail/{id}", "getMail", "mail", "Show a mail that waits on this node, also for another one, or is a dead letter there")
 	look.Description = "This changes nothing. It reads the mail of this node until it has found this one."
 	route(s, look, func(ctx context.Context, in *ByID) (wire.BoxedMail, error) {
-		return s.node.Mail.Mail(ctx, in.ID)
+		return s.mail.Mail(ctx, in.ID)
 	})
 }
 
@@ -109,7 +109,7 @@ func (s *Server) routeRequests() {
 		}
 		waiting, cancel := stopContext(ctx, 2*maxWait) // the wait has its own limit
 		defer cancel()
-		r, err := s.node.Mail.Reply(waiting, in.ID, time.Duration(wait))
+		r, err := s.mail.Reply(waiting, in.ID, time.Duration(wait))
 		if err != nil && errors.Is(context.Cause(waiting), wire.ErrDraining) {
 			err = problem(wire.CodeDraining, "wait for a reply: the node is stopping")
 		}
@@ -118,7 +118,7 @@ func (s *Server) routeRequests() {
 	box := op("POST", "/v1/mail/reply-box", "newReplyBox", "mail", "Make a box for the replies to the requests of a program")
 	box.Description = "Name it in reply_to and read it like any mailbox; a reply has the correlation of its request. It is removed when nobody has read it for an hour."
 	route(s, box, func(ctx context.Context, in *struct{ Body *wire.NewReplyBox }) (wire.ReplyBox, error) {
-		return s.node.Mail.NewReplyBox(ctx, orZero(in.Body))
+		return s.mail.NewReplyBox(ctx, orZero(in.Body))
 	})
 }
 
@@ -131,7 +131,7 @@ func (s *Server) requestMail(w http.ResponseWriter, r *http.Request) {
 	}
 	waiting, cancel := stopContext(r.Context(), 2*maxWait)
 	defer cancel()
-	reply, err := s.node.Mail.Request(waiting, m.MailRequest)
+	reply, err := s.mail.Request(waiting, m.MailRequest)
 	if err != nil && !(reply.ID != "" && waiting.Err() != nil) { // a node that stops has sent it
 		writeProblem(w, err)
 		return
@@ -162,7 +162,7 @@ func (s *Server) sendMail(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	sent, errs := s.node.Mail.Send(r.Context(), []wire.Mail{m.Mail})
+	sent, errs := s.mail.Send(r.Context(), []wire.Mail{m.Mail})
 	if errs[0] != nil {
 		writeProblem(w, errs[0])
 		return
@@ -216,7 +216,7 @@ func (s *Server) sendMails(w http.ResponseWriter, r *http.Request) {
 		out.Items[i] = wire.MailBatchItem{Status: p.Status, Problem: p}
 	}
 	mails, at := decodeParts(parts, decodeMail, fail)
-	sent, errs := s.node.Mail.Send(r.Context(), mails)
+	sent, errs := s.mail.Send(r.Context(), mails)
 	for j, i := range at {
 		if errs[j] != nil {
 			fail(i, errs[j])

@@ -52,7 +52,7 @@ func (s *Server) bodyOp(id string, o huma.Operation) huma.Operation {
 // routeMailBodies adds the routes that read bodies.
 func (s *Server) routeMailBodies() {
 	register(s, s.bodyOp("getMailBody", op("GET", "/v1/mail/{id}/body", "getMailBody", "mail", "Read the body of a mail that waits on this node or is a dead letter there")), func(ctx context.Context, in *ByID) (*bodyResponse, error) {
-		return s.mailBody(s.node.Mail.Body(ctx, in.ID))
+		return s.mailBody(s.mail.Body(ctx, in.ID))
 	})
 	type leaseOf struct {
 		Lease string `query:"lease" required:"true" maxLength:"64" doc:"of a delivery"`
@@ -62,14 +62,14 @@ func (s *Server) routeMailBodies() {
 		leaseOf
 	}
 	register(s, s.bodyOp("getMailboxBody", ofBox.op("GET", "body", "Read the body of leased mail")), func(ctx context.Context, in *ofMailbox) (*bodyResponse, error) {
-		return s.mailBody(s.node.Mail.DeliveredBody(ctx, in.Box, "", in.Lease))
+		return s.mailBody(s.mail.DeliveredBody(ctx, in.Box, "", in.Lease))
 	})
 	type ofSubscription struct {
 		BySubscription
 		leaseOf
 	}
 	register(s, s.bodyOp("getSubscriptionBody", ofSub.op("GET", "body", "Read the body of leased mail")), func(ctx context.Context, in *ofSubscription) (*bodyResponse, error) {
-		return s.mailBody(s.node.Mail.DeliveredBody(ctx, in.name(), in.Subscription, in.Lease))
+		return s.mailBody(s.mail.DeliveredBody(ctx, in.name(), in.Subscription, in.Lease))
 	})
 }
 

@@ -160,7 +160,7 @@ func (s *Server) streamMail(w http.ResponseWriter, r *http.Request) {
 		return // it was answered
 	}
 	m := &mailStream{
-		boxes: s.node.Mail, conn: conn, form: new(binaryForm), sessions: map[uint32]*streamSession{},
+		boxes: s.mail, conn: conn, form: new(binaryForm), sessions: map[uint32]*streamSession{},
 		waiting: make(chan unanswered, maxUnanswered/2), stored: make(chan unanswered, maxUnanswered/2), inFlight: semaphore.NewWeighted(maxInFlight), requests: semaphore.NewWeighted(wire.MaxMailRequests),
 	}
 	typ := websocket.MessageBinary

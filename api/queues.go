@@ -39,15 +39,15 @@ func (s *Server) routeSharedQueues() {
 // routeQueues adds the routes that show and change queues.
 func (s *Server) routeQueues() {
 	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Queue], error) {
-		return list(s.node.Queues.List(ctx)), nil
+		return list(s.queues.List(ctx)), nil
 	})
 	route(s, op("GET", "/v1/queues/{name}", "getQueue", "queues", "Show a shared queue with its members"), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
-		return s.node.Queues.Get(ctx, in.Name)
+		return s.queues.Get(ctx, in.Name)
 	})
 	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or create one")
 	change.Description = "Absent settings do not change; an empty list clears a list. Changes apply at once, also to waiting tasks. With home: here a queue that does not exist yet is created."
 	route(s, change, func(ctx context.Context, in *ofQueue[wire.QueueSettings]) (wire.Queue, error) {
-		return s.node.Queues.Set(ctx, in.Name, in.Body)
+		return s.queues.Set(ctx, in.Name, in.Body)
 	})
 	for _, p := range []struct {
 		verb, id, summary string
@@ -57,7 +57,7 @@ func (s *Server) routeQueues() {
 		{"resume", "resumeQueue", "Resume a paused queue", false},
 	} {
 		route(s, op("POST", "/v1/queues/{name}/"+p.verb, p.id, "queues", p.summary), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
-			return s.node.Queues.Set(ctx, in.Name, wire.QueueSettings{Paused: &p.paused})
+			return s.queues.Set(ctx, in.Name, wire.QueueSettings{Paused: &p.paused})
 		})
 	}
 }
@@ -70,10 +70,10 @@ func (s *Server) routeHomes() {
 		if !in.Body.AcceptLoss {
 			return wire.Queue{}, lossNotAccepted(in.Name, in.Body.From)
 		}
-		return s.node.Queues.Seize(ctx, in.Name, in.Body.From)
+		return s.queues.Seize(ctx, in.Name, in.Body.From)
 	})
 	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *ofQueue[*wire.HandOff]) (wire.Queue, error) {
-		return s.node.Queues.HandOff(ctx, in.Name, orZero(in.Body).To)
+		return s.queues.HandOff(ctx, in.Name, orZero(in.Body).To)
 	})
 }
 
@@ -82,7 +82,7 @@ func (s *Server) routeDrain() {
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
 	route(s, away, func(ctx context.Context, in *struct{ Body wire.Drain }) (wire.Drained, error) {
-		return s.node.Queues.Drain(ctx, in.Body.On)
+		return s.queues.Drain(ctx, in.Body.On)
 	})
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
 	end.Description = "The response is sent when the node begins to stop: running handlers have limits.graceful_timeout then."
@@ -90,7 +90,7 @@ func (s *Server) routeDrain() {
 		o := orZero(in.Body)
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(o.Within), handOffTime))
 		defer cancel()
-		return s.node.Stop(ctx, o.HandOff)
+		return s.life.Stop(ctx, o.HandOff)
 	})
 }
 
@@ -107,31 +107,31 @@ func lossNotAccepted(queue, from string) *wire.Problem {
 // routeLeases adds the routes of leases and ownership events.
 func (s *Server) routeLeases() {
 	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *wire.LeaseFilter) (wire.Page[wire.Lease], error) {
-		ls, err := s.node.Queues.Leases(ctx, *in)
+		ls, err := s.queues.Leases(ctx, *in)
 		return list(ls), err
 	})
 	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *ofQueue[wire.UnblockLane]) (wire.Queue, error) {
-		return s.node.Queues.UnblockLane(ctx, in.Name, in.Body.Key)
+		return s.queues.UnblockLane(ctx, in.Name, in.Body.Key)
 	})
 	type byTask struct {
 		Task string `path:"task" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
 	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (wire.Lease, error) {
-		return s.node.Queues.Release(ctx, in.Task)
+		return s.queues.Release(ctx, in.Task)
 	})
 	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *struct{ Body wire.Recover }) (wire.Recovered, error) {
-		return s.node.Queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
+		return s.queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
 	})
 	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims to tasks and mail"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
-		all := append(s.node.Queues.Conflicts(ctx), s.node.Mail.Conflicts()...)
+		all := append(s.queues.Conflicts(ctx), s.mail.Conflicts()...)
 		slices.SortStableFunc(all, func(a, b wire.LeaseConflict) int { return a.Time.Compare(b.Time) })
 		return list(all), nil
 	})
 	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (wire.Page[wire.OwnershipEvent], error) {
-		return list(s.node.Queues.Events(ctx, in.After, in.Limit)), nil
+		return list(s.queues.Events(ctx, in.After, in.Limit)), nil
 	})
 	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
 	route(s, merged, func(ctx context.Context, in *wire.TimelineQuery) (wire.Timeline, error) {
-		return s.node.Queues.Timeline(ctx, *in)
+		return s.queues.Timeline(ctx, *in)
 	})
 }

@@ -14,9 +14,19 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/event"
+	"github.com/balefire/balefire/executor"
+	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/queue"
+	"github.com/balefire/balefire/schedule"
+	"github.com/balefire/balefire/submit/redrive"
+	"github.com/balefire/balefire/view"
+	"github.com/balefire/balefire/view/why"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -40,16 +50,69 @@ func (c Config) maxDocument() int64 { return c.Payload/3*4 + smallDocument }
 
 // A Server answers requests with the data of a node.
 type Server struct {
-	node  *node.Node
 	cfg   Config
 	mux   *http.ServeMux
 	api   huma.API
 	meter *meter
+
+	views     *view.Views
+	explainer *why.Explainer
+	pairing   *pairing.Pairing
+	queues    *queue.Queues
+	schedules *schedule.Scheduler
+	handlers  *executor.Executor
+	redriver  *redrive.Redriver
+	mail      *mailbox.Boxes
+	events    *event.Log
+	recorder  audit.Recorder
+	registry  *prometheus.Registry
+
+	submitter submitter
+	tasks     taskService
+	mesh      meshService
+	store     storeService
+	life      lifecycle
+}
+
+// A submitter takes tasks.
+type submitter interface {
+	Submit(ctx context.Context, r wire.Request) (wire.Submitted, error)
+	SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error)
+}
+
+// A taskService ends and removes tasks.
+type taskService interface {
+	Cancel(ctx context.Context, ref string, hard bool, reason string) (wire.Task, error)
+	Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purged, error)
+}
+
+// A meshService changes and checks what this node knows of the members.
+type meshService interface {
+	PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (wire.Pruned, error)
+	Converge(ctx context.Context) (wire.Convergence, error)
+}
+
+// A storeService compacts and copies the store.
+type storeService interface {
+	Compact(ctx context.Context) error
+	Snapshot(ctx context.Context, dir, toKey string) error
+}
+
+// A lifecycle stops the node, and tells whether it works and is ready.
+type lifecycle interface {
+	Stop(ctx context.Context, handoff bool) error
+	Healthy() error
+	Ready() error
 }
 
 // New returns the server of n. It serves nothing: see [Server.Serve].
 func New(n *node.Node, cfg Config) *Server {
-	s := &Server{node: n, cfg: cfg.withDefaults(), mux: http.NewServeMux(), meter: newMeter(n.Registry())}
+	s := &Server{
+		cfg: cfg.withDefaults(), mux: http.NewServeMux(), meter: newMeter(n.Registry()), registry: n.Registry(),
+		views: n.Views, explainer: n.Explainer, pairing: n.Pairing, queues: n.Queues, schedules: n.Schedules, handlers: n.Handlers,
+		redriver: n.Redriver, mail: n.Mail, events: n.Events, recorder: n.Audit,
+		submitter: n, tasks: n, mesh: n, store: n, life: n,
+	}
 	s.api = newAPI(s.mux)
 	s.routeSubmits()
 	s.routeTasks()

@@ -52,7 +52,7 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	done, err := s.node.Submit(r.Context(), req)
+	done, err := s.submitter.Submit(r.Context(), req)
 	if err != nil {
 		writeProblem(w, err)
 		return

@@ -103,17 +103,17 @@ func streamParams(fields map[string]any) (params []*huma.Param) {
 
 func (s *Server) routeTasks() {
 	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		return paged(s.node.Views.Tasks(ctx, in.query()))
+		return paged(s.views.Tasks(ctx, in.query()))
 	})
 	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (wire.Task, error) {
-		return s.node.Views.Task(ctx, in.ID)
+		return s.views.Task(ctx, in.ID)
 	})
 	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
 	wait.Description = "200 if it has ended, 202 with the current task if it has not: repeat the request."
 	wait.Responses = answers[wire.Task](s, "202", "It has not ended yet")
 	register(s, wait, s.wait)
 	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (wire.Page[wire.Receipt], error) {
-		rs, err := s.node.Views.Receipts(ctx, in.ID)
+		rs, err := s.views.Receipts(ctx, in.ID)
 		return list(rs), err
 	})
 	result := op("GET", "/v1/tasks/{id}/result", "getResult", "tasks", "Read the result of a task")
@@ -126,17 +126,17 @@ func (s *Server) routeTasks() {
 func (s *Server) routeTaskWrites() {
 	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *ofTask[*wire.Cancel]) (wire.Task, error) {
 		how := orZero(in.Body)
-		return s.node.Cancel(ctx, in.ID, how.Hard, how.Reason)
+		return s.tasks.Cancel(ctx, in.ID, how.Hard, how.Reason)
 	})
 	retry := op("POST", "/v1/tasks/{id}/retry", "retryTask", "tasks", "Repeat an ended task as a new one")
 	retry.DefaultStatus = http.StatusAccepted
 	register(s, retry, func(ctx context.Context, in *ByID) (*newTask, error) {
-		done, err := s.node.Redriver.Retry(ctx, in.ID)
+		done, err := s.redriver.Retry(ctx, in.ID)
 		return &newTask{"/v1/tasks/" + done.ID, done}, err
 	})
 	s.routeTaskEdits()
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *struct{ Body wire.Purge }) (wire.Purged, error) {
-		return s.node.Purge(ctx, in.Body.Query, in.Body.DryRun)
+		return s.tasks.Purge(ctx, in.Body.Query, in.Body.DryRun)
 	})
 	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // these paths are not task ids
 		s.mux.HandleFunc("GET "+path, postOnly)
@@ -168,7 +168,7 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 	}
 	waiting, cancel := stopContext(ctx, min(d, maxWait))
 	defer cancel()
-	t, err := s.node.Views.Wait(waiting, in.ID)
+	t, err := s.views.Wait(waiting, in.ID)
 	switch {
 	case err == nil:
 		return &waitResponse{http.StatusOK, t}, nil
@@ -193,7 +193,7 @@ type resultResponse struct {
 }
 
 func (s *Server) result(ctx context.Context, in *ByID) (*resultResponse, error) {
-	body, t, err := s.node.Views.Result(ctx, in.ID)
+	body, t, err := s.views.Result(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,9 @@ import (
 // about.
 const maxNodeMethods, maxNodeLines = 60, 1880
 
-// nodeHolders are the structs outside of package node that may hold a *node.Node: the API
-// server, and the commands that run a node.
-var nodeHolders = []string{"api.Server", "cmd/balefire-node.localNode", "cmd/balefire-node.meter"}
+// nodeHolders are the structs outside of package node that may hold a *node.Node: the commands
+// that run one.
+var nodeHolders = []string{"cmd/balefire-node.localNode", "cmd/balefire-node.meter"}
 
 // contextHolders are the structs that may have a context: a reader that is passed on as such
 // within the call that the context belongs to.
