@@ -221,15 +221,16 @@ type FormerTask struct {
 	Peer  proto.PeerID    // the last owner, zero if there was none; or the other home
 	Epoch proto.Seq       // of the last lease
 
-	Going   bool   // in transit: the other home has not confirmed it
-	Refused string // why that home last rejected it; empty: it did not
+	Going   bool       // in transit: the other home has not confirmed it
+	Code    proto.Code // with which that home last rejected it; 0: it did not
+	Refused string     // the reason that it gave
 }
 
 // FormerTask looks up a task that ended here or went to another home.
 func (d *Driver) FormerTask(ctx context.Context, id proto.TaskID) (p FormerTask, known bool, err error) {
 	found, err := call(ctx, d, func() *FormerTask {
 		if entry := d.home.transit.byID[id]; entry != nil {
-			return &FormerTask{Peer: entry.home, Going: entry.lease != nil, Refused: entry.refused}
+			return &FormerTask{Peer: entry.home, Going: entry.lease != nil, Code: entry.code, Refused: entry.refused}
 		}
 		if x := d.home.ended.find(id); x != nil {
 			return &FormerTask{State: x.state, Peer: x.owner, Epoch: x.epoch}

@@ -33,7 +33,8 @@ type handoffEntry struct {
 	sentAt      time.Duration
 	wasSent     bool
 	cancelSent  time.Duration // when a cancel was last sent after it
-	refused     string        // why the new home last refused it
+	code        proto.Code    // with which the new home last refused it; 0: it did not
+	refused     string        // the reason that it gave
 	elem        *list.Element
 }
 
@@ -151,11 +152,12 @@ func (tr *transit) refuse(from proto.PeerID, a *proto.HandoffRefused, o *Output)
 		o.ignored(id, from, proto.Seq{}, "it refuses a task that is not in transit to it")
 		return
 	}
-	cause := proto.Clip(strings.TrimSuffix(a.Code.Name()+": "+a.Reason, ": "), proto.MaxReason)
-	if a.Code == proto.CodeNeedBody || cause == entry.refused {
+	reason := proto.Clip(a.Reason, proto.MaxReason)
+	if a.Code == proto.CodeNeedBody || a.Code == entry.code && reason == entry.refused {
 		return
 	}
-	entry.refused = cause
+	entry.code, entry.refused = a.Code, reason
+	cause := strings.TrimSuffix(a.Code.Name()+": "+reason, ": ")
 	o.Events = append(o.Events, Event{Kind: EventNotTaken, Task: id, Queue: entry.queue, Peer: from, Cause: cause})
 }
 

@@ -3,7 +3,6 @@ package why
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
@@ -124,9 +123,9 @@ func (w *walk) left(ctx context.Context, id proto.TaskID) {
 	switch {
 	case err != nil || !known || past.State.Terminal():
 		w.cause(wire.NoteEnding, wire.NoteArgs{})
-	case past.Refused != "":
+	case past.Code != 0:
 		w.step(wire.StepHandoff, to)
-		to.Refusal, to.Detail, _ = strings.Cut(past.Refused, ": ")
+		to.Refusal, to.Detail = past.Code.Name(), past.Refused
 		w.cause(wire.NoteMoveRefused, to)
 	case past.Going && !w.Net.Connected(past.Peer):
 		w.cause(wire.NoteMoveWaits, to)
