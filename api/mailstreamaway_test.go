@@ -40,8 +40,8 @@ func TestMailIsKeptWhileASettlementWaits(t *testing.T) {
 	}
 }
 
-// TestMailInFlightHasHeaders sends mail without a body in each form: its headers count towards what
-// a connection may have that is not on disk.
+// TestMailInFlightHasHeaders sends mail without a body in each form: its headers count as part of
+// what a connection may have that is not on disk.
 func TestMailInFlightHasHeaders(t *testing.T) {
 	n, key := mailNode(t), strings.Repeat("k", 250)
 	for form, msg := range map[streamForm][]byte{

@@ -93,7 +93,7 @@ func handle[O any](s *Server, op huma.Operation, in reflect.Type, f func(context
 }
 
 // An answer is a response with a body of any type. One type for all routes keeps the program
-// small: huma compiles a route anew for each pair of types.
+// small: huma compiles a route again for each pair of types.
 type answer struct{ Body any }
 
 // route adds a route with a response value.

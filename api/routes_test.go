@@ -32,7 +32,7 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "write testdata")
 
 const (
 	jsonTask = `{"target":"laptop","kind":"shell","args":["uname","-a"]}`

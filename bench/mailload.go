@@ -52,7 +52,7 @@ const mailHead = 16
 
 // joined is how many batches may be sent in one message: half of what the node takes.
 func (l *mailLoad) joined() int {
-	const head = 128 // bytes of a letter beside its body, and of its frame
+	const head = 128 // bytes of a letter without its body, and of its frame
 	return max(1, wire.MaxMailMessage/2/(l.Batch*(l.Size+head)))
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// The parts of a node's folder, beside that of the audit log.
+// The parts of a node's folder, except that of the audit log.
 const (
 	Identity = "identity"
 	Store    = "store"

@@ -16,7 +16,7 @@ import (
 )
 
 // TestFileSystemShutdown shuts the ext4 of a store down (EXT4_IOC_SHUTDOWN) while 16 writers
-// commit to it, and records each fsync of the kernel beside the acknowledgements. If
+// commit to it, and records each fsync of the kernel along with the acknowledgements. If
 // the process was stopped before, everything that was acknowledged is there. If it
 // continues meanwhile, everything is there whose fsync returned before the shutdown began: an
 // fsync that ext4 ends during its shutdown may return success without its data, so

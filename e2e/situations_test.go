@@ -27,7 +27,7 @@ import (
 //	        a                 b
 type sides struct {
 	relay, a, b  side
-	third        *side // a member beside a; nil: none
+	third        *side // a member next to a; nil: none
 	public       *lab.Net
 	office, home *lab.Router // in front of a and b; nil where a situation has others
 }
@@ -272,7 +272,7 @@ func smallInterfaces(l *lab.Lab) *sides {
 	return s
 }
 
-// twoMembers puts a third member beside a, at the same port.
+// twoMembers puts a third member next to a, at the same port.
 func twoMembers(l *lab.Lab) *sides {
 	s := homes(l, netfilter.Cone, netfilter.Cone)
 	s.third = &side{host: s.office.LAN.Host("third", lab.Attachment{Addr: "192.168.1.3"})}

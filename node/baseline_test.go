@@ -58,7 +58,7 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 		if left > routines+10 {
 			t.Errorf("I15: %d goroutines are left of %d tasks", left-routines, load)
 		}
-		// How much is garbage that was not collected yet matters beside few tasks.
+		// Garbage that is not collected yet counts too much if there are few tasks.
 		if longRun && after-before > int64(load*len(body)/4) {
 			t.Errorf("I15: %d KiB are left of %d tasks with bodies of %d KiB", (after-before)>>10, load, len(body)>>10)
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestMain lets twice as many tests run beside each other as there are processors, unless
+// TestMain lets twice as many tests run in parallel as there are processors, unless
 // the command line says otherwise or something is fuzzed: many wait for processes or timers.
 // It trades memory for speed unless GOGC is set.
 func TestMain(m *testing.M) {

@@ -141,7 +141,7 @@ func joinsNarrow(settle, stays time.Duration, share float64) func(sc *scene, a, 
 }
 
 // becomesNarrow is a link that becomes narrow some time after all nodes met: round trips are
-// measured anew, and told. After more time its member is ALIVE, and stays so.
+// measured again, and told. After more time its member is ALIVE, and stays so.
 func becomesNarrow(rest, settle time.Duration, mbps float64, queue int, share float64) func(sc *scene, a, b *simNode) {
 	return func(sc *scene, a, b *simNode) {
 		sc.unequal(40 * ms)

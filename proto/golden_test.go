@@ -13,7 +13,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 )
 
-var update = flag.Bool("update", false, "write testdata/*.golden anew: only before the first release")
+var update = flag.Bool("update", false, "write testdata/*.golden: only before the first release")
 
 // seq returns n bytes that count from first.
 func seq(first byte, n int) []byte {

@@ -59,7 +59,7 @@ type Header struct {
 	ID         TaskID
 	Origin     PeerID // who created and signed it
 	Target     PeerID // who may open it: for a queue or agent, its home
-	Seq        Seq    // of the origin towards the target; of a result: that of its task
+	Seq        Seq    // of the origin for the target; of a result: that of its task
 	Created    int64  // Unix milliseconds
 	NotAfter   int64  // Unix milliseconds: do not start after this
 	Commitment [32]byte

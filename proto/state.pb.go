@@ -315,7 +315,7 @@ func (Code) EnumDescriptor() ([]byte, []int) {
 }
 
 // TaskCause is why the record of a task changed: why it ended, failed, waits or was sent
-// again. What a handler, a peer or a person said about it is beside it, as the detail.
+// again. What a handler, a peer or a person said about it is the detail.
 type TaskCause int32
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-var update = flag.Bool("update", false, "write testdata/mail.help anew")
+var update = flag.Bool("update", false, "write testdata/mail.help")
 
 const shownMailbox = `
 mails      7 waiting  4.0 KiB  the oldest came 60s ago

@@ -214,7 +214,7 @@ func TestAFailedRunIsNotForgotten(t *testing.T) {
 	}
 }
 
-// TestRunsInSuccession checks which runs count towards those of repeat.
+// TestRunsInSuccession checks which runs count among those of repeat.
 func TestRunsInSuccession(t *testing.T) {
 	run := func(commit, verdict string) line { return line{commit: commit, verdict: verdict} }
 	runs := []line{run("a", "pass"), run("a", "FAIL"), run("a", "pass"), run("b", "pass"), run("c", "FAIL"), run("c", "pass")}
@@ -254,7 +254,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestAllDueStepsAreDecided checks that steps which run beside each other are counted each.
+// TestAllDueStepsAreDecided checks that steps that run in parallel are counted each.
 func TestAllDueStepsAreDecided(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.MkdirAll(logs, 0o755); err != nil {

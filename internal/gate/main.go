@@ -6,8 +6,8 @@
 //	gate            the steps of the gate, once, with a table of their times
 //	gate soak       the long forms: what has not passed since its packages changed
 //	gate repeat     the steps and tests that start processes or open sockets, 100 times each,
-//	                half of them beside two busy loops
-//	gate whole      the whole gate four times, two of them beside two busy loops
+//	                half of them with two busy loops
+//	gate whole      the whole gate four times, two of them with two busy loops
 //
 // A step passes when its command ends well and every test that it names has passed:
 // a test that was renamed, filtered out or skipped fails its step. No step is tried

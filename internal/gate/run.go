@@ -78,7 +78,7 @@ func execute(ctx context.Context, s step, out io.Writer) (cpu time.Duration, err
 }
 
 // goflags makes all steps build like the Makefile does (without cgo), so that each package
-// is compiled once. What only costs time is left out: symbols for a debugger, and vet beside
+// is compiled once. What only costs time is left out: symbols for a debugger, and vet with
 // each test, as lint vets everything.
 var goflags = sync.OnceValue(func() string {
 	const ours = "-trimpath -ldflags=-w -vet=off"

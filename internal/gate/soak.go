@@ -14,7 +14,7 @@ import (
 )
 
 // soak runs the long forms that have not passed since a product file that they cover was
-// changed: first those whose verdict does not depend on what runs beside them, some at a
+// changed: first those whose verdict does not depend on what else runs, some at a
 // time, then the others one by one.
 func soak(ctx context.Context, only string) error {
 	commit, err := head()

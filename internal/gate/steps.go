@@ -19,7 +19,7 @@ type step struct {
 	covers   []string                 // packages whose product files it tests, and their imports
 	reads    []string                 // other files and folders of the repository that it tests
 	prepares bool                     // the other steps need its output
-	timing   bool                     // judges times: two of at most three runs decide, nothing beside it
+	timing   bool                     // judges times: two of at most three runs decide, and nothing else runs
 	alone    bool                     // shares something of the machine with another step of soak
 	again    func(step) (step, error) // what repeat runs; nil: no real processes or sockets
 	estimate time.Duration            // on two idle cores, printed before a long run
@@ -148,7 +148,7 @@ func eachProcess(timing bool, tests ...string) (all []step) {
 	return all
 }
 
-// alone marks steps that run beside no other.
+// alone marks steps that run while no other does.
 func alone(steps []step) []step {
 	for i := range steps {
 		steps[i].alone = true

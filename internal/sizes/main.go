@@ -51,7 +51,7 @@ func main() {
 	fmt.Printf("%-52s %6d\n", "lines of tests", c.testLines)
 	fmt.Printf("%-52s %6d\n", "methods on Node", c.nodeMethods)
 	fmt.Printf("%-52s %6d\n", "structs that hold the node", c.backrefs)
-	fmt.Printf("%-52s %6d\n", "packages that api/client needs beside the standard library", deps)
+	fmt.Printf("%-52s %6d\n", "packages that api/client needs outside the standard library", deps)
 	c.printLargest("fields", func(s *size) int { return s.fields })
 	c.printLargest("methods", func(s *size) int { return s.methods })
 	if *walk {

@@ -125,7 +125,7 @@ func TestTornEndsAreLimited(t *testing.T) {
 	}
 }
 
-// A ledger whose LEDGER is missing is refused once anything was in it, and made anew
+// A ledger whose LEDGER is missing is refused once anything was in it, and made again
 // if a crash interrupted its making.
 func TestLostIdentity(t *testing.T) {
 	fs := newFaultFS()

@@ -18,7 +18,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Readers of empty and full buckets, snapshots and figures beside commits and
+// Readers of empty and full buckets, snapshots and figures during commits and
 // compactions, right after an open: what the race detector is for.
 func TestEverythingAtOnce(t *testing.T) {
 	dir := t.TempDir()

@@ -72,7 +72,7 @@ func stockGet(t testing.TB, db *nutsdb.DB, key string) (val string, ok bool) {
 	return val, err == nil
 }
 
-// Defect 1: a torn tail makes NutsDB unopenable for ever. Workaround: guard.
+// Defect 1: a torn tail makes NutsDB unopenable forever. Workaround: guard.
 func TestCanaryTornTail(t *testing.T) {
 	v := newDamagedStore(t)
 	log := slices.Clone(v.log)

@@ -164,7 +164,7 @@ func TestFailedCommit(t *testing.T) {
 }
 
 // A panic inside NutsDB refuses reads as well: its lock may stay held, and a
-// reader must not wait for ever. The store can be opened again.
+// reader must not wait forever. The store can be opened again.
 func TestPanicInsideNutsDB(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)

@@ -235,7 +235,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestOpenOnFullDisk: an open that Pebble would wait in for ever is an error.
+// TestOpenOnFullDisk: an open that Pebble would wait in forever is an error.
 func TestOpenOnFullDisk(t *testing.T) {
 	mem := vfs.NewMem()
 	d := mustOpen(t, mem)
