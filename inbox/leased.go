@@ -83,31 +83,49 @@ type leaseQueue struct {
 	waiting []Leased
 }
 
-// Leasable returns zero if this node would run a task of this kind, with a body of this
-// size, for origin and all delegates now, and otherwise why not.
-func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.PeerID, body uint64) proto.Code {
-	h := in.handlers.find(kind)
-	in.leases.mu.Lock()
-	waiting := 0
-	for _, l := range in.leases.waiting {
-		if l.Interrupted == nil {
-			waiting++
-		}
-	}
-	in.leases.mu.Unlock()
+// Bounds of the leases that wait for a slot.
+const (
+	waitingAhead    = 64       // of each queue, beyond as many as there are slots; its home grants no more
+	waitingQueues   = 8        // of all queues: as many as so many of them may have
+	maxWaitingBytes = 32 << 20 // of their envelopes
+)
+
+// Leasable returns zero if this node would run a task like l now, and otherwise why not. Each
+// queue has a limit of its own for what waits here: one whose tasks end fast is granted many
+// ahead, which must not keep out another one.
+func (in *Inbox) Leasable(l *Leased) proto.Code {
+	h := in.handlers.find(l.Kind)
 	switch {
 	case in.slots.draining():
 		return proto.CodeDraining
-	case h == nil, in.handlers.suspendedReason(kind) != "":
+	case h == nil, in.handlers.suspendedReason(l.Kind) != "":
 		return proto.CodeNoHandler
-	case !h.allowsAll(origin, delegates, in.parts.Members):
+	case !h.allowsAll(l.Origin, l.Delegates, in.parts.Members):
 		return proto.CodeDenied
-	case h.MaxBody > 0 && body > h.MaxBody:
+	case h.MaxBody > 0 && l.Size > h.MaxBody:
 		return proto.CodeTooLarge
-	case waiting >= in.slots.maxUnwritten:
+	case !in.leases.hasRoom(l, in.cfg.Slots+waitingAhead):
 		return proto.CodeBusy
 	}
 	return proto.CodeOK
+}
+
+// hasRoom reports whether l may wait too, where limit of a queue may.
+func (g *leaseQueue) hasRoom(l *Leased, limit int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, same, bytes := 0, 0, len(l.Envelope.GetBody())
+	for _, x := range g.waiting {
+		if x.Interrupted != nil {
+			continue
+		}
+		all++
+		bytes += len(x.Envelope.GetBody())
+		if x.Queue == l.Queue {
+			same++
+		}
+	}
+	return same < limit && all < waitingQueues*limit && bytes <= maxWaitingBytes
 }
 
 // Lease queues a granted task for a slot of its kind. One that is queued already keeps its

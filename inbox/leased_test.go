@@ -3,6 +3,7 @@ package inbox
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -197,19 +198,34 @@ func TestLeasesThatWaitTooLong(t *testing.T) {
 	})
 }
 
-// TestWaitingLeasesAreBounded checks how many granted tasks may wait: 64, or four for each slot.
+// TestWaitingLeasesAreBounded checks how many granted tasks of a queue may wait: 64 more than
+// there are slots, whatever waits of another queue, and how many of all queues.
 func TestWaitingLeasesAreBounded(t *testing.T) {
-	for _, tt := range []struct{ slots, want int }{{2, 64}, {20, 80}} {
-		_, spec := scripted(succeed)
-		inBubble(t, Config{Slots: tt.slots}, []Spec{spec}, func(f *fixture) {
-			n := 0
-			for ; f.in.Leasable("work", home, nil, 0) == proto.CodeOK; n++ {
-				a := f.task()
-				f.in.Lease(Leased{ID: a.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+	_, spec := scripted(succeed)
+	inBubble(t, Config{Slots: 2}, []Spec{spec}, func(f *fixture) {
+		fill := func(queue string, body int) (n int) {
+			for ; ; n++ {
+				l := Leased{ID: f.task().Header.ID, Queue: queue, Kind: "work", Origin: home, Home: other, Envelope: &proto.Envelope{Body: make([]byte, body)}}
+				if code := f.in.Leasable(&l); code != proto.CodeOK {
+					if code != proto.CodeBusy {
+						t.Errorf("number %d of %s is answered with %v", n+1, queue, code)
+					}
+					return n
+				}
+				f.in.Lease(l)
 			}
-			if code := f.in.Leasable("work", home, nil, 0); n != tt.want || code != proto.CodeBusy {
-				t.Errorf("with %d slots %d wait, and the next is answered with %v, want %d and BUSY", tt.slots, n, code, tt.want)
+		}
+		for i := range 8 {
+			if n := fill(fmt.Sprint("queue", i), 0); n != 66 {
+				t.Errorf("%d tasks of queue %d wait", n, i)
 			}
-		})
-	}
+		}
+		if n := fill("one more", 0); n != 0 {
+			t.Errorf("%d tasks wait when eight queues have as many as they may", n)
+		}
+		f.in.leases.waiting = nil
+		if n := fill("a", 512<<10) + fill("b", 512<<10); n != 64 {
+			t.Errorf("%d tasks of 512 KiB wait", n)
+		}
+	})
 }

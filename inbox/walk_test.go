@@ -195,7 +195,7 @@ func TestASuspendedKindAcceptsNothing(t *testing.T) {
 		if v := f.accept(proto.CodeCannotStart, b); v[0].Detail != "program gone" {
 			t.Errorf("refused with %q", v[0].Detail)
 		}
-		if code := f.in.Leasable(spec.Kind, home, nil, 0); code != proto.CodeNoHandler {
+		if code := f.in.Leasable(&Leased{Kind: spec.Kind, Origin: home}); code != proto.CodeNoHandler {
 			t.Errorf("a grant is answered with %v", code)
 		}
 		f.run()

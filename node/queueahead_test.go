@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -47,5 +49,52 @@ func TestTasksGrantedAheadGoBack(t *testing.T) {
 		if n := c.reruns(); n > 0 {
 			t.Errorf("%d tasks were started twice", n)
 		}
+	})
+}
+
+// TestFastQueuesShareANode lets two queues whose tasks end fast have one owner: each is granted
+// many ahead, and the owner declines none of them.
+func TestFastQueuesShareANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := func(s *simNode, cfg *Config) { smallMesh(s, cfg); cfg.Limits.Slots = 16 }
+		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+		c := newClusterOf(t, newSimMeshWith(t, 2, 1, link, slots), 5*time.Millisecond)
+		defer c.close()
+		home, names := c.nodes[0].node, []string{"build", "other"}
+		home.inbox.Unregister("build")
+		home.gossip.Describe()
+		if _, err := home.Queues.Set(t.Context(), names[1], wire.QueueSettings{Home: "here"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		rs := make([]wire.Request, 2000)
+		for i := range rs {
+			rs[i] = wire.Request{Target: "queue:" + names[i%2], Kind: "build", Body: fmt.Append(nil, i)}
+		}
+		got, errs := home.SubmitMany(t.Context(), rs)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		most := map[string]int{}
+		c.await(10*time.Minute, "all tasks to end", func() bool {
+			waiting := 0
+			for _, name := range names {
+				q, err := home.Queues.Get(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				most[name], waiting = max(most[name], q.Owned), waiting+q.Waiting+q.Owned
+			}
+			for _, e := range home.Queues.Events(t.Context(), 0, 4096) {
+				if e.Kind == "declined" {
+					t.Fatalf("%s: a grant is declined: %s", e.Queue, e.Cause)
+				}
+			}
+			return waiting == 0
+		})
+		if most["build"] < 50 || most["other"] < 50 {
+			t.Errorf("at most %v tasks were granted at a time: nothing is tested", most)
+		}
+		c.waitAll(0, []string{got[0].ID, got[1999].ID}, time.Minute)
 	})
 }

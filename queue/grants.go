@@ -34,7 +34,7 @@ func (r Runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 	if code := r.parts.Grants.Room(l); code != 0 {
 		return code
 	}
-	return r.parts.Inbox.Leasable(l.Kind, l.Origin, l.Delegates, l.Size)
+	return r.parts.Inbox.Leasable(&l)
 }
 
 // open decodes the task of a grant. With check it also verifies the signature of the
