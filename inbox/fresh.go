@@ -20,8 +20,8 @@ type fresh struct {
 // Bounds of a freshCache.
 const (
 	maxFresh      = 1024    // tasks
-	maxFreshBytes = 4 << 20 // of their bodies, sealed and open, and freshOverhead for each
-	freshOverhead = 2 << 10 // memory of a task besides its bodies
+	maxFreshBytes = 4 << 20 // of their contents, sealed and open, and freshOverhead for each
+	freshOverhead = 2 << 10 // memory of a task besides its content
 )
 
 // A freshCache holds tasks that were just accepted, so that a run that begins soon need
@@ -32,9 +32,8 @@ type freshCache struct {
 	all   map[backlog.Key]*fresh
 }
 
-func (f *fresh) size() int {
-	return len(f.stored.GetEnvelope().GetBody()) + len(f.content.GetBody()) + freshOverhead
-}
+// size counts the sealed content twice: the open one is not larger.
+func (f *fresh) size() int { return 2*len(f.stored.GetEnvelope().GetBody()) + freshOverhead }
 
 // put caches a task that is about to be written, unless there is no room.
 func (c *freshCache) put(k backlog.Key, f *fresh) {

@@ -42,13 +42,28 @@ func TestFreshTaskIsNotOpenedAgain(t *testing.T) {
 	})
 }
 
+// What is asked about a task is not read from the record of its job, which that changes.
+func TestFreshRecordBelongsToItsJob(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		f.in.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return 0, false }
+		a := f.task()
+		f.accept(0, a)
+		cached := f.in.fresh.stored(backlog.TaskKey(a.Header.ID))
+		cached.Record.NotAfterMs, cached.Record.StampMachine = 1, cached.Record.StampMachine+1
+		if f.in.WaitsForClock(a.Header.ID) {
+			t.Error("it waits for the clock of its origin by its cached record")
+		}
+	})
+}
+
 // The cache is bounded in tasks and in bytes, and counts what leaves it.
 func TestFreshCacheIsBounded(t *testing.T) {
 	for _, size := range []int{0, 64 << 10} {
 		c := &freshCache{all: map[backlog.Key]*fresh{}}
 		key := func(i int) backlog.Key { return backlog.TaskKey(proto.TaskID{byte(i >> 8), byte(i)}) }
 		for i := range 2 * maxFresh {
-			f := &fresh{content: &proto.Content{Body: make([]byte, size)}}
+			f := new(fresh)
 			f.stored.Envelope = &proto.Envelope{Body: make([]byte, size)}
 			c.put(key(i), f)
 			c.put(key(i), f)

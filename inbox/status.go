@@ -60,8 +60,12 @@ func (in *Inbox) Unwritten(id proto.TaskID) string {
 // WaitsForClock reports whether the time of a task in custody is over by this node's clock,
 // and it waits for that of its home.
 func (in *Inbox) WaitsForClock(id proto.TaskID) bool {
-	j, now := &job{key: backlog.TaskKey(id)}, in.nowMs()
-	if in.load(j) != nil || now <= j.rec.NotAfterMs || j.origin == in.cfg.Self {
+	st, err := in.queue.Stored(backlog.TaskKey(id)) // a cached one belongs to its job
+	if err != nil {
+		return false
+	}
+	j, now := &job{key: backlog.TaskKey(id), stored: st, rec: st.Record}, in.nowMs()
+	if j.origin, _ = proto.PeerIDFrom(j.rec.Peer); now <= j.rec.NotAfterMs || j.origin == in.cfg.Self {
 		return false
 	}
 	deadline, known := in.deadline(j, now)
