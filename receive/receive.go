@@ -231,11 +231,11 @@ func (r *Receiver) unlessAccepted(from proto.PeerID, m *proto.Message, refused e
 	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before it expired")}
 }
 
-// openEnvelope decodes the envelope of a frame and checks it. It shares the memory of the
+// openEnvelope decodes the envelope of a frame and checks it. It may share the memory of the
 // frame, which must not be used again.
 func (r *Receiver) openEnvelope(check func(*proto.Envelope) (identity.Verified, error), from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {
-	env := new(proto.Envelope)
-	if err := proto.DecodeShared(m.GetPayload(), env); err != nil {
+	env, err := decodeEnvelope(m.GetPayload())
+	if err != nil {
 		return nil, identity.Verified{}, err
 	}
 	env.Signature = m.GetSignature()
@@ -250,6 +250,19 @@ func (r *Receiver) openEnvelope(check func(*proto.Envelope) (identity.Verified, 
 		return nil, opened, &identity.CheckError{Code: proto.CodeDenied, Err: fmt.Errorf("made by %s, sent by %s: this node accepts no tasks or results from couriers", opened.Header.Origin.Short(), from.Short())}
 	}
 	return env, opened, nil
+}
+
+// maxUnknown is how many bytes that this node does not know may stay in memory with an envelope.
+const maxUnknown = 256
+
+// decodeEnvelope decodes an envelope, which may share the memory of b.
+func decodeEnvelope(b []byte) (*proto.Envelope, error) {
+	env := new(proto.Envelope)
+	err := proto.DecodeShared(b, env)
+	if err == nil && len(b) > proto.Size(env)+maxUnknown {
+		err = proto.DecodeKnown(b, env)
+	}
+	return env, err
 }
 
 func (r *Receiver) cancel(ctx context.Context, in *frameGroup, from proto.PeerID, i int, m *proto.Message) error {
