@@ -141,13 +141,16 @@ func (in *Inbox) Lease(l Leased) {
 	in.slots.notify()
 }
 
-// overdueAfter is how long a lease may wait for a slot if its queue has as many others here
-// as there are slots.
-const overdueAfter = time.Second
+// How long a lease may wait for a slot.
+const (
+	overdueAfter = time.Second // if its queue has as many others here as there are slots
+	stuckAfter   = time.Minute // if it has fewer: tasks of others take the slots
+)
 
 // Overdue returns the waiting leases that should go back to their homes, so that other nodes
 // can run them: they have waited for longer than a second, and those of their queue that run
-// or have waited as long take all slots.
+// or have waited as long take all slots, or for longer than a minute. One with a body that
+// another node would have to fetch stays in the second case.
 func (in *Inbox) Overdue() (ids []proto.TaskID) {
 	before := map[string]int{} // by queue
 	for _, j := range in.slots.running() {
@@ -159,10 +162,11 @@ func (in *Inbox) Overdue() (ids []proto.TaskID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.waiting {
-		if l.Interrupted != nil || in.cfg.Clock.Mono()-l.since <= overdueAfter {
+		waited := in.cfg.Clock.Mono() - l.since
+		if l.Interrupted != nil || waited <= overdueAfter {
 			continue
 		}
-		if before[l.Queue]++; before[l.Queue] > in.cfg.Slots {
+		if before[l.Queue]++; before[l.Queue] > in.cfg.Slots || waited > stuckAfter && l.Body == "" {
 			ids = append(ids, l.ID)
 		}
 	}

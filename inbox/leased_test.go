@@ -156,7 +156,7 @@ func TestTaskIsDeniedAtItsStart(t *testing.T) {
 
 // TestLeasesThatWaitTooLong checks which leases an owner with two slots gives back: of each
 // queue it keeps two, those that run and then the oldest, and of those that have waited for
-// longer than a second the rest.
+// longer than a second the rest; after a minute all but one with a large body.
 func TestLeasesThatWaitTooLong(t *testing.T) {
 	s, spec := scripted(func(ctx context.Context, _ *handler.Run) *handler.Result {
 		<-ctx.Done()
@@ -183,6 +183,8 @@ func TestLeasesThatWaitTooLong(t *testing.T) {
 		more, others := lease("a", 3), lease("b", 4)
 		a := f.task()
 		f.in.Lease(Leased{ID: a.Header.ID, Queue: "a", Kind: "work", Origin: home, Home: other, Envelope: a.Envelope, Interrupted: new(LeaseStart)})
+		large := f.task()
+		f.in.Lease(Leased{ID: large.Header.ID, Queue: "c", Kind: "work", Origin: home, Home: other, Envelope: large.Envelope, Body: "file"})
 		if wait(time.Second); len(f.in.Overdue()) != 0 {
 			t.Errorf("after a second it gives %d back", len(f.in.Overdue()))
 		}
@@ -194,6 +196,16 @@ func TestLeasesThatWaitTooLong(t *testing.T) {
 		f.in.StopLease(more[0], false, false)
 		if got, want := f.in.Overdue(), slices.Concat(more[1:], others[2:]); !slices.Equal(got, want) {
 			t.Errorf("then it gives back %v, want %v", got, want)
+		}
+		for _, id := range slices.Concat(more, others[2:]) {
+			f.in.StopLease(id, false, false)
+		}
+		if wait(time.Minute - 2*time.Second); slices.ContainsFunc(f.in.Overdue(), func(id proto.TaskID) bool { return slices.Contains(others, id) }) {
+			t.Error("after a minute it gives back what fits into the slots")
+		}
+		wait(2 * time.Second)
+		if got := f.in.Overdue(); !slices.Contains(got, others[0]) || !slices.Contains(got, others[1]) || slices.Contains(got, large.Header.ID) {
+			t.Errorf("then it gives back %v, want %v and not %v", got, others[:2], large.Header.ID)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
@@ -96,5 +97,42 @@ func TestFastQueuesShareANode(t *testing.T) {
 			t.Errorf("at most %v tasks were granted at a time: nothing is tested", most)
 		}
 		c.waitAll(0, []string{got[0].ID, got[1999].ID}, time.Minute)
+	})
+}
+
+// TestNoTaskWaitsBehindAnotherQueue lets a node be busy for an hour with a task of one queue, and
+// grants it tasks of another queue: they end on the other node meanwhile.
+func TestNoTaskWaitsBehindAnotherQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := func(s *simNode, cfg *Config) { smallMesh(s, cfg); cfg.Limits.Slots = 1 }
+		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+		c := newClusterOf(t, newSimMeshWith(t, 2, 1, link, one), time.Hour)
+		defer c.close()
+		home := c.nodes[0].node
+		for _, s := range c.nodes {
+			spec := inbox.Spec{Kind: "quick", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: clusterHandler{c, s.place, time.Millisecond}}
+			if err := s.node.inbox.Register(spec); err != nil {
+				t.Fatal(err)
+			}
+			s.node.gossip.Describe()
+		}
+		if _, err := home.Queues.Set(t.Context(), "other", wire.QueueSettings{Home: "here"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		long := c.submitMany(0, 1)
+		time.Sleep(20 * time.Second)
+		var quick []string
+		for range 4 {
+			s, err := home.Submit(t.Context(), wire.Request{Target: "queue:other", Kind: "quick"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			quick = append(quick, s.ID)
+		}
+		c.waitAll(0, quick, 5*time.Minute)
+		if task, err := home.Views.Task(t.Context(), long[0]); err != nil || task.State == "SUCCESS" {
+			t.Errorf("the long task is %s: nothing is tested: %v", task.State, err)
+		}
 	})
 }
