@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/mem"
 )
 
@@ -582,6 +583,32 @@ func TestManyExpireAtOnce(t *testing.T) {
 		}
 		if most > f.in.slots.maxUnwritten {
 			t.Errorf("%d end at once, want at most %d", most, f.in.slots.maxUnwritten)
+		}
+	})
+}
+
+// TestExpiresWhileItIsAccepted lets a task expire after it is on disk and before that is known:
+// once it has ended it is not live.
+func TestExpiresWhileItIsAccepted(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task(func(a *Arrival) { a.Header.NotAfter = a.Header.Created + 1 })
+		cg := &commitGroup{done: make(chan struct{})}
+		f.in.dedup.mu.Lock()
+		f.in.dedup.startCommit(&a, cg)
+		f.in.dedup.mu.Unlock()
+		added := backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &a.initial("", &f.in.cfg).stored}
+		if err := f.in.queue.Add(t.Context(), []backlog.NewEntry{added})[0]; err != nil {
+			t.Fatal(err)
+		}
+		wait(time.Second)
+		f.run()
+		wait(time.Minute)
+		f.in.dedup.finishCommit(cg, []Arrival{a}, []int{0}, []error{nil})
+		wait(time.Minute)
+		f.expect(a, expired)
+		if f.in.Holds(a.Header.ID) {
+			t.Error("it counts as live")
 		}
 	})
 }

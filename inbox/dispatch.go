@@ -356,6 +356,7 @@ func (rn *runner) expire(jobCtx context.Context) {
 		if j == nil {
 			continue // it is running: not_after bounds only the start
 		}
+		rn.dedup.waitCommit(item.Key.ID)
 		if err := rn.load(j); err != nil {
 			rn.unreadable(j, err)
 			continue
