@@ -15,6 +15,7 @@ type fresh struct {
 	origin  proto.PeerID
 	key     [32]byte
 	digest  [32]byte
+	bytes   int // counted in the cache
 }
 
 // Bounds of a freshCache.
@@ -32,17 +33,19 @@ type freshCache struct {
 	all   map[backlog.Key]*fresh
 }
 
-// size counts the sealed content twice: the open one is not larger.
-func (f *fresh) size() int { return 2*len(f.stored.GetEnvelope().GetBody()) + freshOverhead }
+// size includes the content as it is encoded: it was compressed before it was sealed.
+func (f *fresh) size() int {
+	return len(f.stored.GetEnvelope().GetBody()) + proto.Size(f.content) + freshOverhead
+}
 
 // put caches a task that is about to be written, unless there is no room.
 func (c *freshCache) put(k backlog.Key, f *fresh) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(k)
-	if n := f.size(); len(c.all) < maxFresh && c.bytes+n <= maxFreshBytes {
+	if f.bytes = f.size(); len(c.all) < maxFresh && c.bytes+f.bytes <= maxFreshBytes {
 		c.all[k] = f
-		c.bytes += n
+		c.bytes += f.bytes
 	}
 }
 
@@ -69,7 +72,7 @@ func (c *freshCache) drop(k backlog.Key) *fresh {
 	f := c.all[k]
 	if f != nil {
 		delete(c.all, k)
-		c.bytes -= f.size()
+		c.bytes -= f.bytes
 	}
 	return f
 }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,19 +58,23 @@ func TestFreshRecordBelongsToItsJob(t *testing.T) {
 	})
 }
 
-// The cache is bounded in tasks and in bytes, and counts what leaves it.
+// The cache is bounded in tasks and in bytes, whatever the content consists of, and counts what
+// leaves it.
 func TestFreshCacheIsBounded(t *testing.T) {
-	for _, size := range []int{0, 64 << 10} {
+	for name, content := range map[string]*proto.Content{
+		"nothing": {}, "a body": {Body: make([]byte, 64<<10)}, "arguments": {Args: []string{strings.Repeat("a", 64<<10)}},
+	} {
 		c := &freshCache{all: map[backlog.Key]*fresh{}}
 		key := func(i int) backlog.Key { return backlog.TaskKey(proto.TaskID{byte(i >> 8), byte(i)}) }
 		for i := range 2 * maxFresh {
-			f := new(fresh)
-			f.stored.Envelope = &proto.Envelope{Body: make([]byte, size)}
+			f := &fresh{content: content}
+			f.stored.Envelope = &proto.Envelope{Body: make([]byte, 100)} // compressed
 			c.put(key(i), f)
 			c.put(key(i), f)
 		}
-		if len(c.all) > maxFresh || c.bytes > maxFreshBytes || len(c.all) < maxFreshBytes/(2*size+freshOverhead) && len(c.all) < maxFresh {
-			t.Errorf("bodies of %d: %d tasks, %d bytes", size, len(c.all), c.bytes)
+		size := proto.Size(content)
+		if least := min(maxFreshBytes/(size+100+freshOverhead), maxFresh); len(c.all) != least || c.bytes > maxFreshBytes || c.bytes < least*size {
+			t.Errorf("%s: %d tasks, %d bytes, want %d tasks", name, len(c.all), c.bytes, least)
 		}
 		for i := range 2 * maxFresh {
 			if c.stored(key(i)) != nil != (c.take(key(i)) != nil) {

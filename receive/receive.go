@@ -196,7 +196,7 @@ func (r *Receiver) openTask(checks *identity.Checks, ahead time.Duration, from p
 		return inbox.Arrival{}, r.unlessAccepted(from, m, err)
 	}
 	content := new(proto.Content)
-	if err := proto.DecodeShared(opened.Content, content); err != nil {
+	if err := decode(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
 	if err := identity.CheckContent(&opened.Header, content); err != nil {
@@ -234,8 +234,8 @@ func (r *Receiver) unlessAccepted(from proto.PeerID, m *proto.Message, refused e
 // openEnvelope decodes the envelope of a frame and checks it. It may share the memory of the
 // frame, which must not be used again.
 func (r *Receiver) openEnvelope(check func(*proto.Envelope) (identity.Verified, error), from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {
-	env, err := decodeEnvelope(m.GetPayload())
-	if err != nil {
+	env := new(proto.Envelope)
+	if err := decode(m.GetPayload(), env); err != nil {
 		return nil, identity.Verified{}, err
 	}
 	env.Signature = m.GetSignature()
@@ -252,17 +252,16 @@ func (r *Receiver) openEnvelope(check func(*proto.Envelope) (identity.Verified, 
 	return env, opened, nil
 }
 
-// maxUnknown is how many bytes that this node does not know may stay in memory with an envelope.
+// maxUnknown is how many bytes that this node does not know may stay in memory with a message.
 const maxUnknown = 256
 
-// decodeEnvelope decodes an envelope, which may share the memory of b.
-func decodeEnvelope(b []byte) (*proto.Envelope, error) {
-	env := new(proto.Envelope)
-	err := proto.DecodeShared(b, env)
-	if err == nil && len(b) > proto.Size(env)+maxUnknown {
-		err = proto.DecodeKnown(b, env)
+// decode decodes b into m, which may share its memory then.
+func decode(b []byte, m proto.Body) error {
+	err := proto.DecodeShared(b, m)
+	if err == nil && len(b) > proto.Size(m)+maxUnknown {
+		err = proto.DecodeKnown(b, m)
 	}
-	return env, err
+	return err
 }
 
 func (r *Receiver) cancel(ctx context.Context, in *frameGroup, from proto.PeerID, i int, m *proto.Message) error {
