@@ -25,7 +25,8 @@ const (
 // error, which is a failure of the store.
 type runner struct {
 	*Inbox
-	fail context.CancelCauseFunc
+	fail      context.CancelCauseFunc
+	leaseNext bool // the last slot was for a lease; owned by dispatch
 }
 
 // Run starts handlers for the tasks in custody, most urgent first, until ctx ends or the
@@ -162,24 +163,27 @@ func (rn *runner) eligible(kind string) bool {
 }
 
 // round takes the tasks that may be started, commits all their starts at once and calls the
-// handlers. It reports whether it took any.
+// handlers. Leases and other tasks take turns. It reports whether it took any.
 func (rn *runner) round(jobCtx context.Context) (took bool) {
 	var starts []*job
 	for rn.available() {
-		granted := rn.startGranted(jobCtx)
-		took = took || granted
-		if !rn.available() {
-			break
-		}
-		item, ok := rn.queue.TakeAny(rn.eligible, rn.slots.atOriginLimit)
-		if !ok && granted {
-			continue
+		var j *job
+		ok := false
+		for range 2 {
+			if rn.leaseNext = !rn.leaseNext; rn.leaseNext {
+				ok = rn.startGranted(jobCtx)
+			} else {
+				j, ok = rn.takeDue(jobCtx)
+			}
+			if ok {
+				break
+			}
 		}
 		if !ok {
 			break
 		}
 		took = true
-		if j := rn.handleDue(jobCtx, item); j != nil {
+		if j != nil {
 			starts = append(starts, j)
 		}
 	}
@@ -187,6 +191,16 @@ func (rn *runner) round(jobCtx context.Context) (took bool) {
 		rn.start(jobCtx, starts)
 	}
 	return took
+}
+
+// takeDue takes the most urgent task that is due, if there is one. It returns its job if it is
+// to be started.
+func (rn *runner) takeDue(jobCtx context.Context) (j *job, ok bool) {
+	item, ok := rn.queue.TakeAny(rn.eligible, rn.slots.atOriginLimit)
+	if !ok {
+		return nil, false
+	}
+	return rn.handleDue(jobCtx, item), true
 }
 
 // recoverInterrupted handles the tasks that were running when the process died, before any

@@ -241,3 +241,40 @@ func TestWaitingLeasesAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestLeasesAndTasksTakeTurns lets more leases and more tasks that were sent to this node wait
+// than there are slots, which become free one after the other: each has every second slot.
+func TestLeasesAndTasksTakeTurns(t *testing.T) {
+	for _, leases := range []int{100, 5} {
+		var order []bool // whether a lease started
+		granted := map[proto.TaskID]bool{}
+		delay := time.Millisecond
+		_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
+			var d time.Duration
+			withLock(func() { order, delay = append(order, granted[r.ID]), delay+time.Millisecond; d = delay })
+			time.Sleep(d)
+			return &handler.Result{Outcome: handler.Success}
+		})
+		inBubble(t, Config{Slots: 2}, []Spec{spec}, func(f *fixture) {
+			f.in.Connect(&grants{onReady: func() {}})
+			for range leases {
+				a := f.task()
+				granted[a.Header.ID] = true
+				f.in.Lease(Leased{ID: a.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+			}
+			for range 100 - leases {
+				f.accept(0, f.task())
+			}
+			f.accept(0, f.task(), f.task(), f.task(), f.task(), f.task())
+			f.run()
+			wait(time.Hour)
+			first := map[bool]int{}
+			for _, lease := range order[:10] {
+				first[lease]++
+			}
+			if len(order) != 105 || first[true] < 4 || first[false] < 4 {
+				t.Errorf("%d leases: %d starts, of the first ten %d under leases and %d others", leases, len(order), first[true], first[false])
+			}
+		})
+	}
+}
