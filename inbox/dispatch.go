@@ -26,7 +26,7 @@ const (
 type runner struct {
 	*Inbox
 	fail      context.CancelCauseFunc
-	leaseNext bool // the last slot was for a lease; owned by dispatch
+	leaseTurn bool // the last turn was that of the leases; owned by dispatch
 }
 
 // Run starts handlers for the tasks in custody, most urgent first, until ctx ends or the
@@ -170,7 +170,7 @@ func (rn *runner) round(jobCtx context.Context) (took bool) {
 		var j *job
 		ok := false
 		for range 2 {
-			if rn.leaseNext = !rn.leaseNext; rn.leaseNext {
+			if rn.leaseTurn = !rn.leaseTurn; rn.leaseTurn {
 				ok = rn.startGranted(jobCtx)
 			} else {
 				j, ok = rn.takeDue(jobCtx)
