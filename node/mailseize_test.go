@@ -42,6 +42,17 @@ func TestMailboxOfALostHomeIsSeized(t *testing.T) {
 		lost := maps.Clone(want)
 		old.halt()
 		send("meanwhile", w.nodes[0], admin, w.nodes[3])
+		sent, errs := admin.get().Mail.Send(t.Context(), []wire.Mail{{To: "agent:ceo", Body: []byte("asked")}})
+		if want["asked"]++; errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+		time.Sleep(5 * time.Minute)
+		for _, asked := range []string{"agent:ceo", sent[0].ID} {
+			e, err := admin.get().Explainer.Why(t.Context(), asked)
+			if c := e.Cause; err != nil || c.Code != wire.NoteBoxHomeLost || c.Box != "agent:ceo" || c.Peer != "n1" || c.State != "LEFT" || c.Seconds == 0 {
+				t.Errorf("why %s: %+v, %v", asked, c, err)
+			}
+		}
 		for says, try := range map[string]func() error{
 			"the home of agent:ceo is n1, not n0": func() error { return admin.seizeMailbox("ceo", "n0") },
 			"is not known here":                   func() error { return admin.seizeMailbox("cto", "n1") },
@@ -110,6 +121,9 @@ func TestNamesOfARevokedHomeAreSeized(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
+		if e, err := admin.get().Explainer.Why(t.Context(), "topic:news"); err != nil || e.Cause.Code != wire.NoteBoxHomeLost || e.Cause.State != "REVOKED" {
+			t.Errorf("%+v, %v", e, err)
+		}
 		if _, err := admin.get().Mail.SetTopic(t.Context(), "news", wire.BoxSettings{Seize: &wire.Seize{From: id, AcceptLoss: true}, Allow: &[]string{"*"}}); err != nil {
 			t.Fatal(err)
 		}

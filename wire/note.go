@@ -173,6 +173,7 @@ const (
 	NoteBoxDraining    NoteCode = "box_draining"     // the box takes no new mail for now: box
 	NoteBoxFull        NoteCode = "box_full"         // mail to it waits at its senders: box, count, of, detail (code of what blocks its deliveries, if anything does)
 	NoteBoxElsewhere   NoteCode = "box_elsewhere"    // its home is another node, and nothing waits for it here: box, peer (the home)
+	NoteBoxHomeLost    NoteCode = "box_home_lost"    // the home of a box of the mesh is lost, and mail for it waits: box, peer, state (as of queue_home_lost), seconds
 )
 
 // What was checked, in the steps of an explanation.

@@ -51,7 +51,8 @@ func (w *walk) mailed(ctx context.Context, id string, unknown error) error {
 	return nil
 }
 
-// toHome replaces the cause if there is no path to the node that is to get the mail.
+// toHome replaces the cause if there is no path to the node that is to get the mail. A name of
+// the mesh whose home is lost can get another one.
 func (w *walk) toHome(home proto.PeerID) {
 	if home.IsZero() || home == w.Self.Peer {
 		return
@@ -70,5 +71,15 @@ func (w *walk) toHome(home proto.PeerID) {
 		if w.Cause.Code == wire.NoteMailSent {
 			w.hangs(w.reach(known))
 		}
+		return
 	}
+	state, since, gone := w.queues.HomeGone(home)
+	if !gone || strings.Contains(box, "@") {
+		return
+	}
+	a := wire.NoteArgs{Box: box, Peer: w.Book.NameOf(home), State: state}
+	if !since.IsZero() {
+		a.Seconds = w.Clock.Now().Sub(since).Seconds()
+	}
+	w.cause(wire.NoteBoxHomeLost, a)
 }

@@ -104,7 +104,7 @@ func argument(name string, a wire.NoteArgs) string {
 	}
 	if a.Box != "" {
 		switch name {
-		case "add", "resume":
+		case "add", "resume", "set":
 			return boxCommand(name, a.Box)
 		}
 	}

@@ -231,6 +231,7 @@ var table = map[wire.NoteCode]sentence{
 		}
 		return "{box} is full: mail to it waits at its senders", "add readers, purge some of its mail, or raise its limits"
 	},
+	wire.NoteBoxHomeLost:  boxHomeLost,
 	wire.NoteBoxElsewhere: say("nothing waits here for it: only its home knows what waits there", "on {peer}: balefire-node why {box}"),
 
 	wire.StepRecord:        say("record: {state}, attempts {attempts}, expires at {time}", ""),
@@ -389,15 +390,29 @@ func isolation(a wire.NoteArgs) string {
 	return "receives nothing from any member"
 }
 
-// homeLost describes the alarm of a queue.
-func homeLost(a wire.NoteArgs) (text, fix string) {
+// lostHome says how a home was lost.
+func lostHome(a wire.NoteArgs) string {
 	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
 	if a.Seconds > 0 {
 		if verb += " for {ago}"; a.State == "LEFT" {
 			verb = "left {ago} ago"
 		}
 	}
-	text = "queue {queue}: its home {peer} " + verb + ", so none of its tasks is granted"
+	return "its home {peer} " + verb
+}
+
+// boxHomeLost describes a mailbox or a topic of the mesh whose home is lost.
+func boxHomeLost(a wire.NoteArgs) (text, fix string) {
+	allow := ""
+	if !strings.HasPrefix(a.Box, "topic:") {
+		allow = " --allow '*'"
+	}
+	return "{box}: " + lostHome(a) + ", so it takes no mail", "start {peer} again: then nothing is lost; if it is lost permanently, run on the node that should become the home, an admin: balefire-node {set} --seize --from {peer} --accept-loss" + allow
+}
+
+// homeLost describes the alarm of a queue.
+func homeLost(a wire.NoteArgs) (text, fix string) {
+	text = "queue {queue}: " + lostHome(a) + ", so none of its tasks is granted"
 	if a.Count > 0 {
 		text += "; {count|task of this node waits|tasks of this node wait} for {peer}"
 	}
