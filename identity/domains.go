@@ -8,6 +8,7 @@ const (
 	domainTask       = "balefire/v1/task\x00"    // leaf of a group: an envelope with a task
 	domainResult     = "balefire/v1/result\x00"  // leaf of a group: an envelope with a result
 	domainReceipt    = "balefire/v1/receipt\x00" // leaf of a group: a statement
+	domainMail       = "balefire/v1/mail\x00"    // leaf of a group: a statement about a mail
 	domainNode       = "balefire/v1/node\x00"    // signed: a node record
 	domainMember     = "balefire/v1/member\x00"  // signed: a membership certificate
 	domainKey        = "balefire/v1/kemkey\x00"  // signed: a key record

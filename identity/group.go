@@ -88,9 +88,11 @@ func EnvelopeLeaf(header, body []byte, what byte) [32]byte {
 }
 
 // StatementLeaf returns the leaf of an encoded proto.Statement.
-func StatementLeaf(statement []byte) [32]byte {
-	var buf [256]byte
+func StatementLeaf(statement []byte) [32]byte { return leafOf(domainReceipt, statement) }
+
+func leafOf(domain string, statement []byte) [32]byte {
+	var buf [512]byte
 	b := append(buf[:0], prefixLeaf)
-	b = append(b, domainReceipt...)
+	b = append(b, domain...)
 	return sha256.Sum256(append(b, statement...))
 }
