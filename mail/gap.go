@@ -17,7 +17,7 @@ func (b *Broker) replayBehindGap(p ledger.Place, rec []byte, next map[box.BoxID]
 		return err
 	}
 	switch t {
-	case box.TypeAck, box.TypeNack, box.TypeEnd:
+	case box.TypeAck, box.TypeNack, box.TypeEnd, box.TypeTold, box.TypeTaken:
 		return nil
 	case box.TypeMove:
 		if id, seq, err := box.MoveOf(rec); err != nil || seq >= next[id] {

@@ -75,6 +75,9 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) && !m.spooled() {
 		s.chains.Note(chain, it, r.Code)
 	}
+	if r.Code == proto.CodeOK {
+		s.noteTaken(m)
+	}
 	if taken {
 		r.Seq = s.take(p, length, b, m, l, out)
 	}
@@ -167,6 +170,9 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
 	}
 	spool := b.settings.Kind == Spool
+	if b.settings.Kind == Mailbox && asksToTell(m.Letter) {
+		x.load |= tellsBit
+	}
 	if len(l.Key) > 0 && !spool {
 		x.key = b.keys.use(b.laneHash(m.Origin, l.Key))
 	}
@@ -180,6 +186,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 		b.later[seq] = l.NotBefore
 	}
 	b.mails.push(seq, x)
+	b.accepted[x.class()]++
 	b.refer(seq, l, m.Origin)
 	s.charge(b, &x, 1)
 	switch {

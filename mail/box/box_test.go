@@ -137,6 +137,7 @@ type note struct {
 	prev     proto.Seq
 	produced proto.Produced
 	object   byte // the body is this object
+	flags    proto.LetterFlags
 }
 
 // record returns the MAIL record of a note.
@@ -145,7 +146,7 @@ func (b *bench) record(n note) []byte {
 	b.ids++
 	l := proto.Letter{
 		Class: or(n.class, proto.Normal), ID: proto.MailID{0: 1, 15: b.ids}, Created: b.now.Wall, NotAfter: b.now.Wall + or(n.ttl, time.Hour).Milliseconds(),
-		Hops: n.hops, Subject: []byte(n.subject), Key: []byte(n.key), Dedupe: []byte(n.dedupe), Body: []byte(n.body), Produced: n.produced,
+		Flags: n.flags, Hops: n.hops, Subject: []byte(n.subject), Key: []byte(n.key), Dedupe: []byte(n.dedupe), Body: []byte(n.body), Produced: n.produced,
 	}
 	if n.after > 0 {
 		l.NotBefore = l.Created + n.after.Milliseconds()

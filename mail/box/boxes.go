@@ -76,6 +76,8 @@ func (s *State) removeBox(b *box, out *Output) {
 		s.remove(b, seq, ending{state: Cancelled, cause: CauseRemoved}, out)
 	}
 	s.kept -= b.kept.bytes
+	s.receipts -= len(b.receipts)
+	s.tellLast(b, out)
 	for _, u := range b.subs {
 		s.removeSub(u, out)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x05"
+const checkpointMagic = "BFBOXES\x06"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -30,6 +30,7 @@ func (s *State) Save(w io.Writer) error {
 	c.b = append(c.b, chains...)
 	c.dedupe(&s.dedupe)
 	c.producers(&s.producers)
+	c.taken(&s.taken)
 	c.count(len(s.boxes))
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		c.box(s.boxes[id])
@@ -95,6 +96,9 @@ func (c *saver) box(b *box) {
 	for state := Done; state < mailStates; state++ {
 		c.u64(b.ended[state])
 	}
+	for _, n := range b.accepted {
+		c.u64(n)
+	}
 	keys, subjects := make([]uint32, len(b.keys.list)+1), make([]uint32, len(b.subjects.list)+1)
 	c.count(len(b.keys.ids))
 	for i, k := range sortedKeys(b.keys.ids) {
@@ -108,6 +112,8 @@ func (c *saver) box(b *box) {
 	}
 	c.mails(&b.mails, keys, subjects)
 	c.mails(&b.kept.mails, keys, subjects)
+	c.mails(&b.untold, keys, subjects)
+	c.receipts(b)
 	c.count(len(b.later))
 	for _, seq := range slices.Sorted(maps.Keys(b.later)) {
 		c.u64(seq)

@@ -38,7 +38,9 @@
 // it is leased alone, so that it is the only one that dies. See suspect.go.
 //
 // A mailbox may keep mail that is DONE, for some time and up to some number, to be looked at:
-// see kept.go. It counts as ended, and its record is needed until it is forgotten.
+// see kept.go. It counts as ended, and its record is needed until it is forgotten. So it is of a
+// mail whose sender wants to know that it is DONE, until that was told: see untold.go. A spool keeps
+// mail that its home has with what that signed, if the sender asked for it: see receipts.go.
 //
 // # Memory
 //

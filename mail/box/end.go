@@ -15,6 +15,7 @@ type ending struct {
 	at       int64
 	reader   string
 	reason   string
+	goesOn   bool // Done: the mail that came of it has its end
 }
 
 // A DeadLetter is a mail that will not be delivered again by itself.
@@ -111,7 +112,7 @@ func (s *State) applyEnd(h head, e *end, out *Output) {
 	if b == nil {
 		return
 	}
-	how := ending{e.state, e.cause, e.attempts, e.abandons, e.at, string(e.reader), string(e.reason)}
+	how := ending{e.state, e.cause, e.attempts, e.abandons, e.at, string(e.reader), string(e.reason), false}
 	if h.flags&flagWhole != 0 {
 		for _, seq := range e.seqs {
 			if b.mails.get(seq) != nil {
@@ -181,6 +182,9 @@ func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 	delete(b.ending, seq)
 	if e.state == Done && b.settings.Kind == Mailbox {
 		s.keep(b, seq, m)
+		if m.tells() && !e.goesOn {
+			s.leaveUntold(b, seq, m)
+		}
 	}
 	b.release(seq, out)
 	b.ended[e.state]++

@@ -63,7 +63,7 @@ func (s *State) applyForward(p Place, rec []byte, out *Output) error {
 		s.remove(b, seq, ending{state: Done}, out)
 		b.wake(out)
 	default:
-		s.finish(u, seq, ending{state: Done}, out)
+		s.finish(u, seq, ending{state: Done, goesOn: asksToTell(m.Letter)}, out) // the mail itself, on its way to another home
 		u.wake(out)
 	}
 	return nil

@@ -1,5 +1,7 @@
 package box
 
+import "time"
+
 // keptMails is what a mailbox keeps of the mail that is done, for people to look at: nobody is
 // given it again. The fields of a mail are those that it had, but it has neither key nor
 // subject, and its expiry is the time at which it was done, Unix seconds; 0: it is not known yet.
@@ -13,9 +15,13 @@ type keptMails struct {
 // or that at which it was accepted if that is later. If the newest AGE has none, because the
 // clock is doubted, it is that of the next one that has.
 func (s *State) keep(b *box, seq uint64, m mail) {
-	if _, large := b.objects[seq]; large || b.settings.Keep == 0 {
+	if _, large := b.objects[seq]; large || b.keepFor() == 0 {
 		return
 	}
+	s.keepMail(b, seq, m)
+}
+
+func (s *State) keepMail(b *box, seq uint64, m mail) {
 	m.key, m.subject, m.expiry = 0, 0, 0
 	if s.at > 0 {
 		m.expiry = max(m.accepted, seconds(s.at))
@@ -49,9 +55,21 @@ func (s *State) trimAll() {
 	}
 }
 
+// keepFor returns how long a box keeps mail that is done; 0: it keeps none. A spool keeps only what
+// has a receipt.
+func (b *box) keepFor() time.Duration {
+	if b.settings.Kind == Spool {
+		return receiptAge
+	}
+	return b.settings.Keep
+}
+
 // maxKept returns how many mails a box keeps that are done.
 func (b *box) maxKept() int {
-	if b.settings.Keep == 0 {
+	switch {
+	case b.settings.Kind == Spool:
+		return maxReceipts
+	case b.settings.Keep == 0:
 		return 0
 	}
 	return int(or(b.settings.KeepMails, defaultKeepMails))
@@ -78,6 +96,10 @@ func (s *State) forget(b *box, seq uint64) {
 	b.kept.mails.remove(seq)
 	b.kept.bytes -= n
 	s.kept -= n
+	if b.settings.Kind == Spool {
+		delete(b.receipts, seq)
+		s.receipts--
+	}
 }
 
 // forgetOld forgets what was done too long ago at a time, Unix milliseconds. What was done at a
@@ -88,7 +110,7 @@ func (s *State) forgetOld(at int64) {
 			if m.expiry == 0 {
 				m.expiry = seconds(at)
 			}
-			if int64(m.expiry)*1000+b.settings.Keep.Milliseconds() <= at {
+			if int64(m.expiry)*1000+b.keepFor().Milliseconds() <= at {
 				s.forget(b, seq)
 			}
 		}

@@ -58,12 +58,18 @@ const (
 	MaxSeqs   = 512     // sequences in one ACK or END
 	MaxTries  = 16      // failed deliveries of a mail that are remembered: the newest
 
+	MaxReceipts = 128                  // in one TAKEN
+	MaxProof    = proto.MaxMailReceipt // bytes of what a home has signed about a mail
+
 	// MaxRecord is the size of the largest record, a MOVE.
 	MaxRecord = moveSize + mailSize + proto.MaxLetter
 
 	maxDetails = 16 << 20 // bytes of long reasons of dead letters: one more is cut to MaxReason
 	maxEnded   = 1024     // ranges of mails that ended without DONE: older ones are forgotten
 	maxAhead   = 4096     // unread mails of a topic among which a subscription chooses
+
+	maxReceipts = 10_000 // mails of spools that are kept with their receipts
+	maxTaken    = 16_384 // mails of other nodes of which a state remembers the letters that it took
 )
 
 // Periods.
@@ -74,4 +80,5 @@ const (
 	maxPast       = 1 << 60                   // milliseconds that all of them run
 	cleanPeriod   = 10 * time.Second          // of retention and of the archive of dead letters
 	sweepMails    = 4096                      // mails that one Tick checks for their not_after
+	receiptAge    = 30 * 24 * time.Hour       // a mail of a spool is kept for this long with its receipt
 )

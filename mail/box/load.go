@@ -40,6 +40,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	saved := d.take(d.uvarint(1 << 40))
 	d.dedupe(&s.dedupe)
 	d.producers(&s.producers)
+	d.taken(s)
 	for range d.count(1, MaxBoxes) {
 		d.box(s)
 	}
@@ -92,6 +93,12 @@ func (d *decoder) box(s *State) {
 	for state := Done; state < mailStates; state++ {
 		b.ended[state] = d.u64()
 	}
+	sum := uint64(1)
+	for class := range b.accepted {
+		b.accepted[class] = d.u64()
+		sum += b.accepted[class]
+	}
+	d.check(sum == b.next)
 	var keys [][16]byte
 	for n := range d.count(16, MaxMails) {
 		keys = append(keys, d.array16())
@@ -108,6 +115,8 @@ func (d *decoder) box(s *State) {
 	}
 	d.mails(s, b, keys, subjects)
 	d.kept(s, b)
+	d.untold(s, b)
+	d.readReceipts(s, b)
 	d.check(len(b.keys.ids) == len(keys) && len(b.subjects.ids) == len(subjects))
 	last := uint64(0)
 	for range d.count(16, MaxMails) {
@@ -154,6 +163,15 @@ func (d *decoder) kept(s *State, b *box) {
 		b.kept.mails.push(seq, m)
 		b.kept.bytes += m.bytes()
 		s.kept += m.bytes()
+	}
+}
+
+// untold reads the mails of a mailbox that are done and not told yet.
+func (d *decoder) untold(s *State, b *box) {
+	for seq, m := range d.mailList(s, b, 0, 0) {
+		d.check(b.settings.Kind == Mailbox && b.mails.get(seq) == nil && m.tells())
+		b.untold.push(seq, m)
+		s.untold++
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // A mail is what memory keeps of a mail, in 32 bytes without pointers.
 type mail struct {
 	place    Place
-	load     uint32 // class 2 bits | bytes of the record before the letter 7 | bytes of the letter 23
+	load     uint32 // class 2 bits | bytes of the record before the letter 7 | tells 1 | bytes of the letter 22
 	expiry   uint32 // Unix seconds, rounded up: it is not delivered then or later
 	accepted uint32 // Unix seconds
 	key      uint32 // index in the table of keys; 0: no key
@@ -22,6 +22,7 @@ type mail struct {
 const (
 	classShift  = 30
 	beforeShift = 23
+	tellsBit    = 1 << 22 // its sender wants to know when it is done
 )
 
 // newLoad packs class, length of the record and length of its letter.
@@ -30,7 +31,8 @@ func newLoad(class, record, letter int) uint32 {
 }
 
 func (m *mail) class() int   { return int(m.load >> classShift) }
-func (m *mail) bytes() int64 { return int64(m.load & (1<<beforeShift - 1)) }
+func (m *mail) bytes() int64 { return int64(m.load & (tellsBit - 1)) }
+func (m *mail) tells() bool  { return m.load&tellsBit != 0 }
 
 // length returns the length of the record at the place of the mail.
 func (m *mail) length() int {

@@ -6,7 +6,7 @@ import "iter"
 // It stays valid when the state changes.
 type Cursor struct {
 	box  BoxID
-	list uint32 // among the mails, what is kept, or the dead letters of a subscription
+	list uint32 // among the mails, what is kept, what is not told, or the dead letters of a subscription
 	seq  uint64
 }
 
@@ -14,12 +14,13 @@ type Cursor struct {
 const (
 	listMails uint32 = iota
 	listKept
+	listUntold
 	listDead
 )
 
 // Places returns from a cursor on every MAIL, MOVE or FORWARD record that is needed, once:
-// of mails that have not ended, of what a box keeps, and of dead letters. With each comes
-// the cursor at which it is the first.
+// of mails that have not ended, of what a box keeps, of what is done and not told yet, and of dead
+// letters. With each comes the cursor at which it is the first.
 func (s *State) Places(from Cursor) iter.Seq2[Cursor, Kept] {
 	return func(yield func(Cursor, Kept) bool) {
 		for _, id := range s.Boxes() {
@@ -38,12 +39,15 @@ func (s *State) Places(from Cursor) iter.Seq2[Cursor, Kept] {
 
 // places is Places for one box. It returns false if yield did.
 func (b *box) places(from Cursor, yield func(Cursor, Kept) bool) bool {
-	for list, l := range []*mailList{listMails: &b.mails, listKept: &b.kept.mails} {
+	for list, l := range []*mailList{listMails: &b.mails, listKept: &b.kept.mails, listUntold: &b.untold} {
 		first, ok := from.first(uint32(list))
 		if !ok {
 			continue
 		}
 		for seq, m := l.next(first); m != nil; seq, m = l.next(seq + 1) {
+			if l == &b.untold && b.kept.mails.get(seq) != nil {
+				continue
+			}
 			if !yield(Cursor{b.id, uint32(list), seq}, Kept{b.id, seq, m.place, m.length(), m.bytes()}) {
 				return false
 			}
@@ -92,14 +96,17 @@ func (b *box) keeps(seq uint64, n int) bool {
 	return false
 }
 
-// Record returns the record of a mail that has not ended, is kept, or is a dead letter.
+// Record returns the record of a mail that has not ended, is kept, is done and not told yet, or is a
+// dead letter.
 func (s *State) Record(id BoxID, seq uint64) (Kept, bool) {
 	if k, ok := s.Mail(id, seq); ok || s.boxes[id] == nil {
 		return k, ok
 	}
 	b := s.boxes[id]
-	if m := b.kept.mails.get(seq); m != nil {
-		return Kept{id, seq, m.place, m.length(), m.bytes()}, true
+	for _, l := range []*mailList{&b.kept.mails, &b.untold} {
+		if m := l.get(seq); m != nil {
+			return Kept{id, seq, m.place, m.length(), m.bytes()}, true
+		}
 	}
 	for _, u := range b.subs {
 		if d := u.deadLetter(seq); d != nil {
@@ -124,9 +131,9 @@ func (s *State) applyMove(p Place, rec []byte) error {
 	if b == nil {
 		return nil
 	}
-	for _, l := range []*mailList{&b.mails, &b.kept.mails} {
+	for _, l := range []*mailList{&b.mails, &b.kept.mails, &b.untold} {
 		if x := l.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {
-			x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))
+			x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))|x.load&tellsBit
 		}
 	}
 	for _, u := range b.subs {

@@ -34,6 +34,10 @@ const (
 	TypeAge                     // the boot number and the running time
 	TypeMove                    // a mail was copied to a new place
 	TypeForward                 // a mail is done, and another one came of it
+	TypeTold                    // the senders of mails know that they are done
+	TypeTaken                   // of a spool: mails are done, and what their home signed
+
+	typeKnown // the first type that this version does not know
 
 	typeForeign Type = 32
 )
@@ -200,7 +204,7 @@ func parseHead(rec []byte) (head, decoder, error) {
 		return head{}, decoder{}, fmt.Errorf("%w: %d bytes", ErrBadRecord, len(rec))
 	}
 	h := head{Type(rec[4]), rec[5], SubID(binary.BigEndian.Uint16(rec[6:])), BoxID(binary.BigEndian.Uint32(rec[8:]))}
-	known := h.typ != 0 && h.typ <= TypeForward
+	known := h.typ != 0 && h.typ < typeKnown
 	if known && h.flags&^flagWhole != 0 || h.flags != 0 && known && h.typ != TypeEnd || !known && h.typ < typeForeign {
 		return h, decoder{}, fmt.Errorf("%w: type %d with flags %#x", ErrBadRecord, h.typ, h.flags)
 	}
@@ -257,7 +261,7 @@ func Decided(rec []byte) bool {
 		return false
 	}
 	switch Type(rec[4]) {
-	case TypeAck, TypeNack, TypeEnd, TypeAge:
+	case TypeAck, TypeNack, TypeEnd, TypeAge, TypeTaken:
 		return true
 	default:
 		return false

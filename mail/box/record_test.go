@@ -40,6 +40,8 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(AppendBox(nil, 1, &BoxSettings{Name: "out:b", Kind: Spool, Home: proto.PeerID{31: 2}, Generation: 3})):                                                    "00000054 06 00 0000 00000001 01 056f75743a62 03 00000000 0000000000000000 0000000000000000 00 00 02" + strings.Repeat("00", 31) + "02 0000000000000003 00",
 		string(AppendSpoolDone(nil, 1, []uint64{5})):                                                                                                                     "0000000d 02 00 0000 00000001 05",
 		string(AppendSpoolEnd(nil, 1, SpoolEnd{Dead, CauseRefused, 5, "no"}, []uint64{7})):                                                                               "0000001d 04 01 0000 00000001 05 0d 00 00 0000000000000005 00 026e6f 07",
+		string(AppendTaken(nil, 1, []Receipt{{5, []byte("r")}, {7, nil}})):                                                                                               "00000011 0d 00 0000 00000001 05 0172 02 00",
+		string(AppendTold(nil, 1, []uint64{5, 7})):                                                                                                                       "0000000e 0c 00 0000 00000001 05 02",
 		string(AppendRemoveBox(nil, 1)):                                                                    "0000000d 06 00 0000 00000001 02",
 		string(AppendLimits(nil, Limits{1, 2, 3})):                                                         "00000021 06 00 0000 00000000 03 0000000000000001 00000002 0000000000000003",
 		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, JSON: true})):                      "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 10 00",
@@ -119,6 +121,10 @@ func reencode(rec []byte) ([]byte, error) {
 		return AppendSkip(nil, &k), err
 	case TypeAck:
 		out = appendAck(nil, h.box, h.sub, d.seqs(nil, MaxSeqs))
+	case TypeTold:
+		out = AppendTold(nil, h.box, d.seqs(nil, MaxSeqs))
+	case TypeTaken:
+		out = AppendTaken(nil, h.box, d.receipts())
 	case TypeNack:
 		n := d.nack()
 		out = appendNack(nil, h.box, h.sub, &n)

@@ -74,11 +74,11 @@ func (s *State) Credit(id BoxID, subID SubID) int {
 // Kept returns all mails that a box still has, the newest first, from a sequence on; 0: from
 // the newest. Those of a topic are there until its retention takes them: they are Done if no
 // subscription wants them any more. Those of a mailbox are what waits, what is done and kept,
-// and its dead letters.
+// and its dead letters; those of a spool what waits, and what its home has and is kept with a receipt.
 func (s *State) Kept(id BoxID, from uint64) iter.Seq[MailInfo] {
 	return func(yield func(MailInfo) bool) {
 		b := s.boxes[id]
-		if b == nil || b.settings.Kind == Spool {
+		if b == nil {
 			return
 		}
 		if from == 0 {
@@ -124,7 +124,9 @@ func (b *box) info(seq uint64, m *mail) MailInfo {
 		}
 	}
 	i := (*sub)(nil).mailInfo(seq, m)
-	i.State = Done
+	if b.settings.Kind != Spool {
+		i.State = Done
+	}
 	return i
 }
 

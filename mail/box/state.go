@@ -3,6 +3,7 @@ package box
 import (
 	"time"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -13,9 +14,12 @@ type State struct {
 	names     map[string]BoxID
 	nextBox   BoxID
 	limits    Limits
-	bytes     int64                   // of all letters, dead ones included, but for those that are kept
-	kept      int64                   // of the letters of mail that is done and kept
-	details   int                     // bytes of the long reasons of dead letters
+	bytes     int64 // of all letters, dead ones included, but for those that are kept
+	kept      int64 // of the letters of mail that is done and kept
+	details   int   // bytes of the long reasons of dead letters
+	receipts  int   // of all spools
+	taken     taken
+	untold    int                     // mails that are done and whose senders are to be told
 	peers     []proto.PeerID          // by index - 1
 	indexes   map[proto.PeerID]uint32 // of peers
 	chains    Chains
@@ -112,9 +116,12 @@ type box struct {
 	subjects table[string]    // subjects of a topic
 	later    map[uint64]int64 // not_before of mails that have one, Unix milliseconds
 	kept     keptMails
-	objects  map[uint64]object  // bodies that are not in the letters of their mails, dead ones included
-	ended    [mailStates]uint64 // mails that ended, by state
-	subs     []*sub             // ascending by id
+	untold   mailList             // of a mailbox: done, and their senders are to be told
+	objects  map[uint64]object    // bodies that are not in the letters of their mails, dead ones included
+	receipts map[uint64][]byte    // of a spool: what homes signed about mails that it keeps
+	accepted [fair.Classes]uint64 // mails that it ever had, by class
+	ended    [mailStates]uint64   // mails that ended, by state
+	subs     []*sub               // ascending by id
 	nextSub  SubID
 	ending   map[uint64]bool // in memory only: an END was made for it
 	first    uint64          // in memory only: the sequence of the first mail of this start, or a lower one
@@ -239,6 +246,18 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 			return bad(h.typ)
 		}
 		s.applyAck(h, out.seqs, out)
+	case TypeTold:
+		seqs := d.seqs(nil, MaxSeqs)
+		if !d.done() || h.sub != 0 {
+			return bad(h.typ)
+		}
+		s.applyTold(h, seqs)
+	case TypeTaken:
+		list := d.receipts()
+		if !d.done() || h.sub != 0 {
+			return bad(h.typ)
+		}
+		s.applyTaken(h, list, out)
 	case TypeNack:
 		n := d.nack()
 		if !d.done() {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -77,6 +78,7 @@ type Info struct {
 	Bytes    int64  // of their letters
 	Oldest   int64  // when the oldest of them was accepted, Unix milliseconds; 0: none
 	Subs     []SubID
+	Accepted [fair.Classes]uint64 // mails that it ever had, by class as package fair counts them
 	ended    [mailStates]uint64
 }
 
@@ -94,7 +96,7 @@ func (s *State) Info(id BoxID) (Info, bool) {
 	if b == nil {
 		return Info{}, false
 	}
-	i := Info{Settings: b.settings, Next: b.next, Waiting: b.mails.count, Bytes: b.bytes, ended: b.ended}
+	i := Info{Settings: b.settings, Next: b.next, Accepted: b.accepted, Waiting: b.mails.count, Bytes: b.bytes, ended: b.ended}
 	if _, m := b.mails.next(0); m != nil {
 		i.Oldest = int64(m.accepted) * 1000
 	}
