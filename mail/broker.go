@@ -65,9 +65,19 @@ type Config struct {
 	Restored int64
 
 	// Bounced is called, on a goroutine of its own, with a letter for each mail that was not
-	// delivered. After a crash it is called again with what may not have been sent: the
-	// dedupe key tells. The context ends with the broker. Nil: nobody is told.
+	// delivered, and for each that is DONE and asked for that. After a crash it is called again
+	// with what may not have been sent: the dedupe key tells. The context ends with the broker.
+	// Nil: nobody is told.
 	Bounced func(context.Context, Bounce)
+
+	// Sign signs what this node states about mail of other nodes that it has taken, in Mesh; nil: it
+	// signs nothing. Verify checks what a home has signed about mail of this node, and returns a
+	// receipt for each statement; nil: nothing counts as signed. Unproven, if it is set, is called
+	// when a home has mails and did not sign that, though it was asked to.
+	Mesh     proto.MeshID
+	Sign     func([]proto.MailStatement) []byte
+	Verify   func(home proto.PeerID, list []proto.MailStatement, signature []byte) ([]proto.MailReceipt, error)
+	Unproven func(box string, home proto.PeerID, mails int, why error)
 
 	// Archive keeps dead letters that the broker is about to forget. While it fails they
 	// stay. The context ends with the broker. Nil: they are forgotten.
@@ -455,6 +465,7 @@ func (b *Broker) step(ctx context.Context) {
 	b.mu.Unlock()
 	b.moveDue(now)
 	b.react(ctx, now)
+	b.tellDone(ctx, now)
 	b.flush()
 }
 

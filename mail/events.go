@@ -55,7 +55,8 @@ type Event struct {
 // reports are what people and senders are told.
 type reports struct {
 	events
-	bouncing int // goroutines that tell senders; of the goroutine of Run
+	bouncing int // goroutines that tell senders; of the goroutine of Run, as what follows
+	telling  telling
 }
 
 // events numbers what happens and keeps the newest.

@@ -3,10 +3,13 @@ package mail
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/mail/box"
@@ -22,29 +25,37 @@ const (
 	bounceBody = 1 << 10 // bytes of the body that a bounce repeats
 )
 
+// TypeDone is the type of a letter that tells a sender that its mail is DONE, as it asked for.
+const TypeDone = "balefire.done"
+
 // MaxBounce is more bytes than the body of any bounce has.
 const MaxBounce = 8 << 10
 
-// A Bounce is a letter to the sender of a mail that was not delivered.
+// A Bounce is a letter to the sender of a mail that has ended.
 type Bounce struct {
 	Origin proto.PeerID // where the mail came from; zero: from this node
 	To     string       // the box that the mail named, or the agent that sent it; "": it named none
 	Loop   bool         // so many mails caused it that this letter must not be sent: it might cause another
-	Letter []byte       // of type [TypeBounce], with a dedupe key
+	Letter []byte       // of type [TypeBounce] or [TypeDone], with a dedupe key
 }
 
-// An undelivered is the body of a bounce, JSON.
-type undelivered struct {
+// IsBounce reports whether a letter tells of the end of a mail. Its own end is told nobody.
+func IsBounce(l *proto.Letter) bool {
+	return string(l.Type) == TypeBounce || string(l.Type) == TypeDone
+}
+
+// An ended is the body of a bounce, JSON.
+type ended struct {
 	Box     string `json:"box,omitempty"` // empty: it is gone
 	State   string `json:"state"`
-	Cause   string `json:"cause"`
+	Cause   string `json:"cause,omitempty"` // empty: it is DONE
 	Reason  string `json:"reason,omitempty"`
 	ID      string `json:"id"`
 	FirstID string `json:"first_id,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	Key     string `json:"key,omitempty"`
 	Type    string `json:"type,omitempty"`
-	Body    []byte `json:"body,omitempty"` // its first KiB
+	Body    []byte `json:"body,omitempty"` // its first KiB, if it is not DONE
 }
 
 // bounce tells the senders of mails that were not delivered. Until it has, no checkpoint is
@@ -59,7 +70,7 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 		var t Bounce
 		var ok bool
 		if err == nil {
-			t, ok, err = b.bounceOf(e, rec)
+			t, ok, err = b.bounceOf(b.nameOf(e.Box), e, rec)
 		}
 		switch {
 		case err != nil:
@@ -80,23 +91,33 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	})
 }
 
-// bounceOf makes the bounce of a mail; ok is false if there is nobody to tell.
-func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) {
+// nameOf returns the name of a box, or of that of a spool, as a bounce has it; "": it is gone.
+func (b *Broker) nameOf(id box.BoxID) string {
+	name, _ := b.state.Path(id, 0)
+	return strings.TrimPrefix(name, box.SpoolPrefix)
+}
+
+// bounceOf makes the letter about the end of a mail of a box; ok is false if there is nobody to tell.
+func (b *Broker) bounceOf(name string, e box.End, rec []byte) (t Bounce, ok bool, err error) {
 	m, err := box.MailOf(rec)
 	if err != nil {
 		return t, false, err
 	}
 	l, err := proto.ParseLetter(m.Letter)
-	if err != nil || string(l.Type) == TypeBounce {
+	if err != nil || IsBounce(&l) {
 		return t, false, err
 	}
 	now := b.cfg.Clock.Now()
-	u := undelivered{
-		State: e.State.String(), Cause: e.Cause.String(), Reason: firstLine(e.Reason), ID: l.ID.String(),
-		Subject: string(l.Subject), Key: string(l.Key), Type: string(l.Type), Body: l.Body[:min(len(l.Body), bounceBody)],
-	}
-	if s, ok := b.state.Settings(e.Box); ok {
-		u.Box = strings.TrimPrefix(s.Name, box.SpoolPrefix)
+	id, dedupe := proto.NewMailID(now), fmt.Appendf(nil, "bounce:%s:%d:%d:%d", l.ID, e.Box, e.Seq, e.Sub)
+	u, typ := ended{
+		Box: name, State: e.State.String(), Cause: e.Cause.String(), Reason: firstLine(e.Reason), ID: l.ID.String(),
+		Subject: string(l.Subject), Key: string(l.Key), Type: string(l.Type),
+	}, TypeBounce
+	if e.State == box.Done {
+		typ, dedupe = TypeDone, fmt.Appendf(nil, "done:%s:%d:%d", l.ID, e.Box, e.Seq)
+		id = idNamed(l.Created, string(b.cfg.Self[:])+string(dedupe))
+	} else {
+		u.Body = l.Body[:min(len(l.Body), bounceBody)]
 	}
 	if !l.FirstID.IsZero() {
 		u.FirstID = l.FirstID.String()
@@ -108,12 +129,97 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	t.Loop = l.Hops >= box.MaxHops
 	t.To = cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender))
 	t.Letter, err = proto.AppendLetter(nil, &proto.Letter{
-		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: min(l.Hops, box.MaxHops) + 1,
-		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d:%d:%d", l.ID, e.Box, e.Seq, e.Sub),
+		Class: proto.High, ID: id, Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: min(l.Hops, box.MaxHops) + 1,
+		Type: []byte(typ), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: dedupe,
 		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
 	})
 	t.Origin = b.peer(m.Origin)
 	return t, err == nil, err
+}
+
+// idNamed returns the id of a mail that is the same whenever a letter of this name is made.
+func idNamed(ms int64, name string) proto.MailID {
+	id, sum := proto.NewMailID(time.UnixMilli(ms)), sha256.Sum256([]byte(name))
+	copy(id[6:], sum[:])
+	id[6], id[8] = id[6]&0x0f|0x70, id[8]&0x3f|0x80 // RFC 9562: version 7
+	return id
+}
+
+// Those that asked for it are told that their mails are done, tellLimit mails at a time, of which
+// tellAtOnce share an fsync. After a full disk it is tried again.
+const (
+	tellLimit  = 512
+	tellAtOnce = 32
+	tellRetry  = time.Second
+)
+
+// telling is what tells senders that their mails are done.
+type telling struct {
+	running bool
+	at      int64 // not before, box.Now.Mono
+}
+
+// tellDone tells the senders of mails that are done, and notes that on disk: after a crash in between
+// they are told again, by letters with the same ids.
+func (b *Broker) tellDone(ctx context.Context, now box.Now) {
+	t := &b.reports.telling
+	if b.cfg.Bounced == nil || t.running || now.Mono < t.at {
+		return
+	}
+	list := b.state.Untold(tellLimit)
+	if len(list) == 0 {
+		return
+	}
+	t.running = true
+	names := map[box.BoxID]string{}
+	for _, k := range list {
+		names[k.Box] = b.nameOf(k.Box)
+	}
+	b.waiting.Go(func() {
+		for part := range slices.Chunk(list, tellAtOnce) {
+			var all sync.WaitGroup
+			for _, k := range part {
+				all.Go(func() { b.tell(ctx, names[k.Box], k) })
+			}
+			all.Wait()
+		}
+		if ctx.Err() == nil {
+			_ = b.do(func(box.Now) { b.told(list) }) // a broker that has stopped tells them again
+		}
+	})
+}
+
+// tell tells the sender of a mail that it is done.
+func (b *Broker) tell(ctx context.Context, name string, k box.Kept) {
+	rec, err := b.readMail(ctx, k, nil)
+	var t Bounce
+	var ok bool
+	if err == nil {
+		t, ok, err = b.bounceOf(name, box.End{Box: k.Box, Seq: k.Seq, State: box.Done}, rec)
+	}
+	switch {
+	case ok:
+		b.cfg.Bounced(ctx, t)
+	case err != nil && ctx.Err() == nil:
+		b.cfg.Logger.Warn("the sender of a mail cannot be told that it is done", "box", name, "seq", k.Seq, "why", err)
+	}
+}
+
+// told notes that the senders of mails were told.
+func (b *Broker) told(list []box.Kept) {
+	for len(list) > 0 {
+		id, seqs := list[0].Box, []uint64(nil)
+		for len(list) > 0 && list[0].Box == id {
+			seqs, list = append(seqs, list[0].Seq), list[1:]
+		}
+		b.queue(box.AppendTold(nil, id, seqs), false, true, nil)
+	}
+	b.queued.last().done = func(_ box.Result, err error) {
+		t := &b.reports.telling
+		if t.running = false; err != nil {
+			t.at = b.now().Mono + tellRetry.Milliseconds()
+		}
+	}
 }
 
 // firstLine returns a reason without what a program wrote.

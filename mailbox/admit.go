@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// admit returns the decision whether boxes take mail from a peer. Bounces are taken from
+// admit returns the decision whether boxes take mail from a peer. Bounces, and what tells of mail that is DONE, are taken from
 // every member: who sent a mail must hear of its end. They are small. One for a box that is
 // not here, where the mail was sent, reaches nobody: that is an event, and it does not wait.
 func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (mail.Admit, error) {
@@ -24,7 +24,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 	allowed, waits := map[string]bool{}, false
 	return func(name string, l *proto.Letter) (proto.Code, string) {
 		n, ok := (*rules)[name]
-		bounce := string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce && l.Object.IsZero()
+		bounce := mail.IsBounce(l) && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce && l.Object.IsZero()
 		switch {
 		case !ok && bounce && !waits && !k.Has(name):
 			why := fmt.Sprintf("no box %q", name)

@@ -17,7 +17,7 @@ import (
 // between are debug.
 const bounceLogEvery = time.Minute
 
-// bounced tells a sender that its mail was not delivered.
+// bounced tells a sender of the end of its mail.
 func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	l, err := proto.ParseLetter(t.Letter)
 	if err != nil {
@@ -42,7 +42,7 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 		origin = b.cfg.Self
 	}
 	if t.Loop {
-		b.cfg.Logger.Warn("a mail in a loop of mails was not delivered, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
+		b.cfg.Logger.Warn("a mail in a loop of mails has ended, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
 		b.report(origin, &l, "loop", t.To, err.Error())
 		return
 	}
@@ -67,13 +67,17 @@ func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, cause, to, why str
 	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
 		level = slog.LevelInfo
 	}
-	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
+	b.cfg.Logger.Log(context.Background(), level, "mail has ended, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
 	b.report(p, bounce, cause, to, why)
 }
 
 // report makes the event of a bounce that nobody gets, with a code of its cause.
 func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
-	b.cfg.Event(wire.EventMailBounced, p, map[string]string{
+	kind := wire.EventMailBounced
+	if string(bounce.Type) == mail.TypeDone {
+		kind = wire.EventMailUntold
+	}
+	b.cfg.Event(kind, p, map[string]string{
 		"mail": bounce.BounceOf.String(), "to": to, "why": why, "cause": cause, "bounce": string(bounce.Body),
 	})
 }

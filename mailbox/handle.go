@@ -270,10 +270,10 @@ func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
 	l.ID, l.Created, l.NotBefore, l.Hops, l.Body = proto.NewMailID(now), now.UnixMilli(), 0, l.Hops+1, body
 	l.Dedupe, l.RedriveOf, l.FirstID, l.Object = nil, proto.MailID{}, proto.MailID{}, proto.LetterObject{}
 	l.Produced = proto.Produced{}
-	if l.BounceOf = (proto.MailID{}); string(l.Type) == mail.TypeBounce { // boxes take those from everybody
+	if l.BounceOf = (proto.MailID{}); mail.IsBounce(&l) { // boxes take those from everybody
 		l.Type = nil
 	}
-	l.Flags &^= proto.LetterRelaxed
+	l.Flags = 0 // its sender asked for the mail that it came of
 	return &l
 }
 

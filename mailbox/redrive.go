@@ -150,7 +150,7 @@ func (b *Boxes) redriveOnce(ctx context.Context, k *mail.Broker, p place, sub st
 }
 
 func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
-	kept, _, err := k.MailOf(ctx, f.kept())
+	kept, from, err := k.MailOf(ctx, f.kept())
 	if err != nil {
 		return wire.SentMail{}, err
 	}
@@ -159,6 +159,9 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 		return wire.SentMail{}, err
 	}
 	now := b.cfg.Clock.Now()
+	if l.Flags &= proto.LetterTellEnd; l.Flags != 0 {
+		b.tellFirstSender(from, &l)
+	}
 	if l.RedriveOf = l.ID; l.FirstID.IsZero() {
 		l.FirstID = l.ID
 	}

@@ -20,7 +20,7 @@ import (
 // before, by its dedupe key or number, is the same request. The error wraps [wire.ErrBounced]
 // if the mail was not delivered.
 func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
-	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", time.Duration(r.Wait)); err != nil {
+	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", r.Notify != "", time.Duration(r.Wait)); err != nil {
 		return wire.MailReply{}, err
 	}
 	if r.Stream != nil {
@@ -46,7 +46,7 @@ func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string,
 		l, x.Letter, err = b.checkLetter(x.Letter, to)
 	}
 	if err == nil {
-		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, wait)
+		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, l.Flags&proto.LetterTellEnd != 0, wait)
 	}
 	if err != nil {
 		return wire.SentMail{}, mail.Delivery{}, err
@@ -100,8 +100,10 @@ func (b *Boxes) sendLetter(ctx context.Context, raw []byte, to place, relaxed bo
 	return b.sentMail(to, results[0], relaxed)
 }
 
-func checkRequest(named bool, wait time.Duration) error {
+func checkRequest(named, tells bool, wait time.Duration) error {
 	switch {
+	case tells:
+		return invalid("notify: the reply to a request tells that it is done")
 	case named:
 		return invalid("reply_to and bounce_to: the reply to a request, or its bounce, comes to a box of its own; send a mail to name another one")
 	case wait < 0 || wait > maxWait:

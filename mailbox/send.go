@@ -237,8 +237,11 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	case m.At.After(now):
 		l.NotBefore = m.At.UnixMilli()
 	}
-	if m.Relaxed {
-		l.Flags |= proto.LetterRelaxed
+	if l.Flags, err = proto.ParseLetterFlags(m.Relaxed, m.Notify); err == nil {
+		err = checkAsked(l, to)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if l.NotBefore > 0 && l.NotBefore >= l.NotAfter {
 		return nil, fmt.Errorf("it could not be delivered before %s, when its ttl has ended", time.UnixMilli(l.NotBefore).UTC().Format(time.RFC3339))
@@ -258,6 +261,18 @@ func produced(m *wire.Mail, now time.Time) (id proto.MailID, n proto.Produced, e
 		err = fmt.Errorf("%w; producer, number and id are given together", err)
 	}
 	return id, n, err
+}
+
+// checkAsked checks what the sender of a mail asks for.
+func checkAsked(l *proto.Letter, to place) error {
+	tells := l.Flags&proto.LetterTellEnd != 0
+	switch {
+	case tells && to.kind == wire.BoxTopic:
+		return errors.New("notify: a mail to a topic has an end in each subscription, and none of its own: ask in a mail to a mailbox")
+	case tells && len(l.BounceTo)+len(l.ReplyTo)+len(l.Sender) == 0:
+		return errors.New("notify: nobody could be told: name the sender, reply_to or bounce_to")
+	}
+	return nil
 }
 
 // checkMail checks what the encoding of a letter does not, or says less about.

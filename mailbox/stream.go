@@ -157,8 +157,8 @@ func checkMade(l proto.Letter, to place, now time.Time) error {
 		return invalid("the body is an object: send it as a stream")
 	case len(l.Later) > 0:
 		return invalid("it has entries that this node does not know")
-	case l.Flags&^proto.LetterRelaxed != 0:
-		return invalid("flags %#x: a program may set relaxed", uint16(l.Flags))
+	case l.Flags&proto.LetterReceipt != 0:
+		return invalid("flags %#x: there are no receipts", uint16(l.Flags))
 	case l.Hops > box.MaxHops:
 		return invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
 	case time.UnixMilli(l.Created).After(now.Add(maxAhead)):
@@ -167,6 +167,9 @@ func checkMade(l proto.Letter, to place, now time.Time) error {
 		return invalid("its time to live has ended, at %s", time.UnixMilli(l.NotAfter).UTC().Format(time.RFC3339))
 	case to.kind == wire.BoxMailbox && len(l.Subject) > 0:
 		return invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
+	}
+	if err := checkAsked(&l, to); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return nil
 }

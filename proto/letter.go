@@ -44,6 +44,25 @@ const (
 	letterFlags = LetterRelaxed | LetterReceipt | LetterTellEnd
 )
 
+// NotifyDone is the word with which a sender asks to be told that its mail is DONE.
+const NotifyDone = "done"
+
+// ParseLetterFlags returns the flags for what the sender of a mail asks for. Notify is empty or
+// [NotifyDone].
+func ParseLetterFlags(relaxed bool, notify string) (f LetterFlags, err error) {
+	if relaxed {
+		f |= LetterRelaxed
+	}
+	switch notify {
+	case "":
+	case NotifyDone:
+		f |= LetterTellEnd
+	default:
+		err = fmt.Errorf("%w: notify %.20q: must be %s", ErrBadLetter, notify, NotifyDone)
+	}
+	return f, err
+}
+
 // Limits of a letter, in bytes unless stated otherwise.
 const (
 	LetterFixed     = 52      // the part before the entries
@@ -112,11 +131,11 @@ type Letter struct {
 	ContentType []byte // media type of the body
 	Traceparent []byte // W3C trace context
 	Sender      []byte // the agent that sent it, in the words of its node
-	BounceTo    []byte // the box that is told if it cannot be delivered; default: ReplyTo, then Sender
+	BounceTo    []byte // the box that is told of its end; default: ReplyTo, then Sender
 	Labels      Labels
 	RedriveOf   MailID // the dead letter of which this is another try
 	FirstID     MailID // the first letter of such a series
-	BounceOf    MailID // the mail that could not be delivered
+	BounceOf    MailID // the mail whose end it tells
 	Produced    Produced
 
 	Later  []byte       // entries of a later version, encoded

@@ -35,6 +35,7 @@ type Mail struct {
 	Labels      map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
 	Trace       string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name"`
 	Hops        int               `json:"hops,omitempty" minimum:"0" maximum:"16" doc:"mails that caused this one, one by one: one more than that of the mail that it answers"`
+	Notify      string            `json:"notify,omitempty" enum:"done" doc:"done: bounce_to, else reply_to, else the mailbox of the sender gets a mail of type balefire.done when this one is DONE; of a mail to a mailbox that is no request"`
 	Relaxed     bool              `json:"relaxed,omitempty" doc:"answer before it is fsynced: a power cut in the next 100 ms may take it"`
 }
 
@@ -198,7 +199,7 @@ type ReceivedMail struct {
 	Hops        int               `json:"hops,omitempty" doc:"mails that caused this one, one by one; at most 16"`
 	RedriveOf   string            `json:"redrive_of,omitempty" doc:"the dead letter of which it is another try"`
 	FirstID     string            `json:"first_id,omitempty" doc:"the first mail of such a series"`
-	BounceOf    string            `json:"bounce_of,omitempty" doc:"the mail that could not be delivered"`
+	BounceOf    string            `json:"bounce_of,omitempty" doc:"the mail whose end it tells: it could not be delivered, or is DONE"`
 	Size        int64             `json:"size" doc:"bytes of the body"`
 	Body        []byte            `json:"body,omitempty"`
 	Digest      string            `json:"digest,omitempty" doc:"of a body above 256 KiB, sha256:HEX: it is not in body, and comes from GET /v1/mail/{id}/body, or for the lease of a delivery from GET /v1/mailboxes/{box}/body"`
@@ -380,6 +381,9 @@ type ReplyBox struct {
 
 // TypeBounce is the type of a mail that tells a sender that its mail was not delivered.
 const TypeBounce = "balefire.bounce"
+
+// TypeDone is the type of a mail that tells a sender that its mail is DONE.
+const TypeDone = "balefire.done"
 
 // BouncedError tells why a mail was not delivered, in the words of its bounce. It wraps
 // [ErrBounced].

@@ -51,8 +51,10 @@ func (f *mailFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.ttl, "ttl", "", "do not deliver it after this, at most 30d (default 7d)")
 	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or the next 15:04")
 	fs.StringVar(&f.delay, "delay", "", "not before this long from now")
+	fs.StringVar(&f.mail.Notify, "notify", "", "done: the box of --bounce-to, or of its defaults, gets a mail when this one is DONE")
 	fs.BoolVar(&f.mail.Relaxed, "relaxed", false, "do not wait until it is fsynced: a power cut in the next 100 ms may take it")
 	c.MarkFlagsMutuallyExclusive("at", "delay")
+	_ = c.RegisterFlagCompletionFunc("notify", cobra.FixedCompletions([]string{proto.NotifyDone}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("dedupe", cobra.NoFileCompletions) // the flag exists; that of send has words
 }
 
