@@ -82,6 +82,30 @@ func (s *Server) routeMail() {
 	route(s, look, func(ctx context.Context, in *ByID) (wire.BoxedMail, error) {
 		return s.mail.Mail(ctx, in.ID)
 	})
+	s.routeReceipts()
+}
+
+// routeReceipts adds the route of the receipts of mail.
+func (s *Server) routeReceipts() {
+	type waited struct {
+		ByID
+		Wait string `query:"wait" default:"0s" doc:"for the receipt, while the mail is on its way, at most 10m"`
+	}
+	look := op("GET", "/v1/mail/{id}/receipts", "getMailReceipts", "mail", "Show the receipt of a mail that asked for one")
+	look.Description = "Of a mail for another node it is what that has signed when it had the mail, and is kept here for a month; of a mail in a box here this node signs it now. There is none of a mail that asked for none, is on its way, or was not signed. Each has its proof and the letter: whoever has them can verify them alone."
+	route(s, look, func(ctx context.Context, in *waited) (wire.Page[wire.MailReceipt], error) {
+		var wait wire.Wait
+		if err := wait.UnmarshalText([]byte(in.Wait)); err != nil {
+			return wire.Page[wire.MailReceipt]{}, problem(wire.CodeInvalid, "wait: %v", err)
+		}
+		waiting, cancel := stopContext(ctx, 2*maxWait) // the wait has its own limit
+		defer cancel()
+		all, err := s.mail.Receipts(waiting, in.ID, time.Duration(wait))
+		if err != nil && errors.Is(context.Cause(waiting), wire.ErrDraining) {
+			err = problem(wire.CodeDraining, "wait for a receipt: the node is stopping")
+		}
+		return list(all), err
+	})
 }
 
 // routeRequests adds the routes that wait for replies.

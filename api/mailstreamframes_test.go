@@ -126,7 +126,7 @@ func TestMailFrames(t *testing.T) {
 		letterOf(t, "", func(l *proto.Letter) { l.FirstID = l.ID }),
 		letterOf(t, "", func(l *proto.Letter) { l.BounceOf = l.ID }),
 		letterOf(t, "", func(l *proto.Letter) { l.Object = proto.LetterObject{Size: 1} }),
-		letterOf(t, "", func(l *proto.Letter) { l.Flags = proto.LetterReceipt }),
+		letterOf(t, "", func(l *proto.Letter) { l.Flags = proto.LetterReceipt | proto.LetterRelaxed }),
 		letterOf(t, "", func(l *proto.Letter) { l.Hops = 17 }),
 		letterOf(t, "", func(l *proto.Letter) { l.Subject = []byte("eu") }),
 		letterOf(t, "", func(l *proto.Letter) { l.Created, l.NotAfter = l.Created+2*60_000, l.NotAfter+2*60_000 }),

@@ -2,8 +2,8 @@ package mail
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/balefire/balefire/fair"
@@ -26,6 +26,7 @@ type Lane struct {
 	bodies chan struct{} // something was added to missing
 
 	// Of the goroutine of Run.
+	asked   map[uint64][]askedMail // of the bundles without an answer, by number
 	missing []missingBody
 	ready   [fair.Classes][]*target // candidates, some of them stale
 	picker  fair.Picker
@@ -71,6 +72,11 @@ func (l *Lane) Next(ctx context.Context, room int) (*proto.Bundle, error) {
 		}
 		if s != nil {
 			m, err := l.fetch(whole, s)
+			if err == nil && len(s.asked) > 0 {
+				if err := l.b.call(whole, func(box.Now) { l.ask(s) }); err != nil {
+					return nil, err
+				}
+			}
 			if err == nil {
 				return m, nil
 			}
@@ -93,6 +99,7 @@ func (l *Lane) Next(ctx context.Context, room int) (*proto.Bundle, error) {
 type shipment struct {
 	chain.Bundle
 	mails []box.Kept
+	asked []askedMail
 }
 
 // take takes the next bundle; nil: there is none.
@@ -158,7 +165,10 @@ func (l *Lane) fetch(ctx context.Context, s *shipment) (*proto.Bundle, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.Receipt = m.Receipt || p.Flags&proto.LetterReceipt != 0
+		if p.Flags&proto.LetterReceipt != 0 {
+			m.Receipt = true
+			s.asked = append(s.asked, askedMail{k.Seq, mail.Number, p.ID, sha256.Sum256(mail.Letter)})
+		}
 		m.Letters = append(m.Letters, mail.Letter...)
 	}
 	return m, nil
@@ -197,9 +207,10 @@ func (l *Lane) answer(now box.Now, m *proto.Bundled) error {
 	if err != nil || t == nil {
 		return err
 	}
+	offense := l.prove(t, out.Class, m)
 	b.propose(nil)
-	for part := range slices.Chunk(out.Accepted, box.MaxSeqs) {
-		b.queue(box.AppendSpoolDone(nil, t.id, part), false, true, nil) // if it is lost, they are sent again
+	for _, rec := range t.doneRecords(out.Accepted) {
+		b.queue(rec, false, true, nil) // if it is lost, they are sent again
 	}
 	b.refused(now, t, out.Refused)
 	c := &t.chains[out.Class.Index()]
@@ -208,17 +219,17 @@ func (l *Lane) answer(now box.Now, m *proto.Bundled) error {
 	}
 	if out.Stopped == proto.CodeOK {
 		b.offer(t, out.Class)
-		return nil
+		return offense
 	}
 	if out.Stopped == proto.CodeNeedBody {
 		l.lacks(now, t, out.Class, m.GetDetail())
-		return nil
+		return offense
 	}
 	b.hold(now, t, out.Class, out.Stopped, m.GetDetail(), time.Duration(min(m.GetRetryAfterMs(), uint64(maxBackoff.Milliseconds())))*time.Millisecond)
 	if out.Stopped == proto.CodeMoved {
 		b.moved(t, proto.PeerID(m.GetHome()), m.GetGeneration())
 	}
-	return nil
+	return offense
 }
 
 // refused ends mails that their home refused for good.

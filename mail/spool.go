@@ -33,7 +33,8 @@ type target struct {
 	knownBox
 	box        string
 	chains     [fair.Classes]targetChain
-	unreadable []uint64 // mails that the start found damaged
+	unreadable []uint64          // mails that the start found damaged
+	proofs     map[uint64][]byte // of mails that their home has and that want a receipt: what it signed; empty: nothing
 }
 
 // A targetChain is the mail of one class for a target.
@@ -314,8 +315,11 @@ func (b *Broker) endSpooled(t *target, list []chain.Expiry, e box.SpoolEnd, last
 		}
 		slices.Sort(seqs)
 		if e.State == box.Done {
-			b.out.Records = append(b.out.Records, box.AppendSpoolDone(nil, t.id, seqs))
+			b.out.Records = append(b.out.Records, t.doneRecords(seqs)...)
 		} else {
+			for _, seq := range seqs {
+				delete(t.proofs, seq)
+			}
 			b.out.Records = append(b.out.Records, box.AppendSpoolEnd(nil, t.id, e, seqs))
 		}
 		b.propose(func(_ box.Result, err error) {

@@ -2,9 +2,11 @@ package mail
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/mail/box"
@@ -26,7 +28,7 @@ type Admit func(box string, l *proto.Letter) (proto.Code, string)
 
 // Arrive takes the mails of a bundle into their box, as far as the rule of their chain, the box
 // and admit allow. [Arrival.Wait] returns the answer for the node that sent it when all that the
-// answer says is on disk. Of the answer, a receipt is missing: that is the caller's to sign. A
+// answer says is on disk, signed if its sender wants receipts. A
 // nil admit takes all. Bundles that one goroutine hands over are taken in that order, also while
 // those before them are being written.
 //
@@ -93,12 +95,16 @@ type Arrival struct {
 	answer *proto.Bundled
 	err    error
 	done   chan struct{} // closed with answer or err
+
+	stated []proto.MailStatement // of those that were taken: they are signed with the answer
+	sign   sync.Once
 }
 
 // An arrivingMail is one mail of a bundle. Without a code it is to be taken, or was.
 type arrivingMail struct {
 	item   box.Numbered
 	letter []byte
+	digest *[32]byte  // of the letter, if its sender wants a receipt
 	code   proto.Code // why it is not
 	detail string
 }
@@ -144,6 +150,9 @@ func newArrival(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, erro
 		if admit != nil {
 			x.code, x.detail = admit(a.chain.Box, &l)
 		}
+		if m.GetReceipt() && l.Flags&proto.LetterReceipt != 0 {
+			x.digest = new(sha256.Sum256(x.letter))
+		}
 	}
 	return a, nil
 }
@@ -160,6 +169,9 @@ func runsOf(m *proto.Bundle) []chain.Run {
 func (a *Arrival) Wait(ctx context.Context) (*proto.Bundled, error) {
 	select {
 	case <-a.done:
+		if len(a.stated) > 0 {
+			a.sign.Do(func() { a.answer.Signature = a.b.cfg.Sign(a.stated) })
+		}
 		return a.answer, a.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
@@ -297,7 +309,32 @@ func (a *Arrival) reply() *proto.Bundled {
 		}
 	}
 	m.Detail = short(m.Detail)
+	a.stated = a.state(m)
 	return m
+}
+
+// state returns what this node signs with an answer: one statement for each mail that it has and
+// that wants a receipt, or none at all if it does not know that it took one of these letters.
+func (a *Arrival) state(m *proto.Bundled) (list []proto.MailStatement) {
+	if a.b.cfg.Sign == nil {
+		return nil
+	}
+	for _, x := range a.mails {
+		n := x.item.N
+		if n.Compare(m.UpTo()) > 0 {
+			break
+		}
+		if _, refused := a.b.chains.Refused(a.chain, n); x.digest == nil || refused {
+			continue
+		}
+		if !a.b.state.Took(a.chain, n, *x.digest) {
+			return nil
+		}
+		list = append(list, proto.MailStatement{
+			Mesh: a.b.cfg.Mesh, Mail: proto.LetterID(x.letter), Home: a.b.cfg.Self, Origin: a.chain.Origin, Time: m.Time, Class: a.chain.Class, Number: n, Digest: *x.digest, Box: a.chain.Box,
+		})
+	}
+	return list
 }
 
 // known answers for a node that has no such box. What the box had when it was here is answered as

@@ -198,7 +198,7 @@ func TestBadLetters(t *testing.T) {
 			{"a redrive", set(func(l *proto.Letter) { l.RedriveOf = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},
 			{"a series", set(func(l *proto.Letter) { l.FirstID = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},
 			{"a bounce", set(func(l *proto.Letter) { l.BounceOf = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},
-			{"a receipt", set(func(l *proto.Letter) { l.Flags = proto.LetterReceipt }), `invalid request: flags 0x2: there are no receipts`},
+			{"a receipt of what is relaxed", set(func(l *proto.Letter) { l.Flags = proto.LetterReceipt | proto.LetterRelaxed }), `invalid request: receipt: who wants one cannot have an answer before the mail is synced: do not send it as relaxed`},
 			{"17 hops", set(func(l *proto.Letter) { l.Hops = 17 }), `invalid request: hops 17: must be from 0 to 16`},
 			{"made in two minutes", set(func(l *proto.Letter) { l.Created += 120_000 }), `invalid request: it was made at 2000-01-01T00:02:00Z, which is to come`},
 			{"a subject for a mailbox", set(func(l *proto.Letter) { l.Subject = []byte("eu") }), `invalid request: subject "eu": agent:ceo@alpha is a mailbox, only a mail to a topic has a subject`},

@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
@@ -95,7 +96,10 @@ type Ledgers interface {
 // Config tunes the boxes.
 type Config struct {
 	Self     proto.PeerID
-	Boot     uint64 // of this start; higher than that of any start before
+	Mesh     proto.MeshID
+	Keys     *identity.Keys     // of this node: it signs receipts
+	Verifier *identity.Verifier // of those of other nodes
+	Boot     uint64             // of this start; higher than that of any start before
 	Clock    clock.Clock
 	Restored int64 // until when the ledger lacks what happened: see [mail.Config]
 	Logger   *slog.Logger
@@ -167,6 +171,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 		return nil, err
 	}
 	k, err := mail.New(log, mail.Config{
+		Mesh: b.cfg.Mesh, Sign: b.cfg.Keys.SignMail, Verify: b.cfg.Verifier.MailReceipts, Unproven: b.unproven,
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
 		Waited: b.waits.noteWait, Handled: b.waits.noteHandling, Sent: b.waits.noteSent, Retried: b.waits.noteRetry,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {

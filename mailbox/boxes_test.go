@@ -40,6 +40,8 @@ type fixture struct {
 	t           *testing.T
 	dir         string
 	book        *addressbook.Book
+	keys        *identity.Keys
+	betaKeys    *identity.Keys
 	self        proto.PeerID
 	beta, gamma proto.PeerID
 	boot        uint64
@@ -149,7 +151,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	root, keys := identity.NewRoot(nil), identity.NewKeys(nil, time.Now())
-	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, programs: new(programs), dir: filepath.Join(t.TempDir(), "own"), self: keys.Peer()}
+	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, programs: new(programs), dir: filepath.Join(t.TempDir(), "own"), keys: keys, self: keys.Peer()}
 	issue := func(k *identity.Keys, name string) *proto.Signed {
 		cert, err := root.IssueMember(identity.Member{Peer: k.Peer(), Name: name}, time.Now())
 		if err != nil {
@@ -162,7 +164,9 @@ func newFixture(t *testing.T) *fixture {
 	}
 	for name, id := range map[string]*proto.PeerID{"beta": &f.beta, "gamma": &f.gamma} {
 		k := identity.NewKeys(nil, time.Now())
-		*id = k.Peer()
+		if *id = k.Peer(); name == "beta" {
+			f.betaKeys = k
+		}
 		if err := f.book.Learn(t.Context(), &proto.KnownPeer{Certificate: issue(k, name), KeyRecord: k.KeyRecord()}); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +193,7 @@ func (f *fixture) start() {
 	}
 	var err error
 	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Watch: f.names.watch, Seize: f.names.seize, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
-		Self: f.self, Boot: f.boot, Clock: guard.Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
+		Self: f.self, Mesh: proto.MeshID{7}, Keys: f.keys, Verifier: identity.NewVerifier(), Boot: f.boot, Clock: guard.Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
 	})
 	if err != nil {
 		f.t.Fatal(err)

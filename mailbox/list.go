@@ -377,7 +377,9 @@ func (b *Boxes) boxed(ctx context.Context, k *mail.Broker, f found) (m wire.Boxe
 	m.Accepted, m.Restored = time.UnixMilli(kept.At).UTC(), kept.At <= b.cfg.Restored
 	history(&m, &f.info, f.dead)
 	if f.place.spool() {
-		m.State, m.Seq = "PENDING", 0
+		if m.State, m.Seq = "PENDING", 0; f.info.State == box.Done {
+			m.State = "ACCEPTED"
+		}
 	}
 	return m, nil
 }
@@ -396,14 +398,18 @@ func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 }
 
 // Mail returns the mail with an id, or the beginning of one that is unique, that has not
-// ended, is kept or is a dead letter here, or waits here for a box on another node. It reads
-// every mail of the node, until it has found it.
+// ended, is kept or is a dead letter here, or waits here for a box on another node, with its
+// receipt, if it asked for one. It reads every mail of the node, until it has found it.
 func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 	s, err := b.search(ctx, id)
 	if err != nil {
 		return wire.BoxedMail{}, err
 	}
-	return *s.found, nil
+	m := *s.found
+	if m.Receipt, err = b.receiptOf(ctx, s); m.Receipt != nil {
+		m.Receipt.Letter = nil
+	}
+	return m, err
 }
 
 // search looks for a mail in all subscriptions and spools.
@@ -419,7 +425,7 @@ func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
 	s := &search{id: strings.ToLower(id)}
 	for _, u := range subs {
 		states := []string{"", "DEAD"}
-		if u.name == "" && !u.place.spool() { // of a mailbox
+		if u.name == "" { // of a mailbox, or a spool
 			states = []string{stateKept}
 		}
 		for _, state := range states {

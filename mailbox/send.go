@@ -237,7 +237,7 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	case m.At.After(now):
 		l.NotBefore = m.At.UnixMilli()
 	}
-	if l.Flags, err = proto.ParseLetterFlags(m.Relaxed, m.Notify); err == nil {
+	if l.Flags, err = proto.ParseLetterFlags(m.Relaxed, m.Receipt, m.Notify); err == nil {
 		err = checkAsked(l, to)
 	}
 	if err != nil {
@@ -267,6 +267,8 @@ func produced(m *wire.Mail, now time.Time) (id proto.MailID, n proto.Produced, e
 func checkAsked(l *proto.Letter, to place) error {
 	tells := l.Flags&proto.LetterTellEnd != 0
 	switch {
+	case l.Flags&proto.LetterReceipt != 0 && l.Flags&proto.LetterRelaxed != 0:
+		return errors.New("receipt: who wants one cannot have an answer before the mail is synced: do not send it as relaxed")
 	case tells && to.kind == wire.BoxTopic:
 		return errors.New("notify: a mail to a topic has an end in each subscription, and none of its own: ask in a mail to a mailbox")
 	case tells && len(l.BounceTo)+len(l.ReplyTo)+len(l.Sender) == 0:

@@ -157,8 +157,6 @@ func checkMade(l proto.Letter, to place, now time.Time) error {
 		return invalid("the body is an object: send it as a stream")
 	case len(l.Later) > 0:
 		return invalid("it has entries that this node does not know")
-	case l.Flags&proto.LetterReceipt != 0:
-		return invalid("flags %#x: there are no receipts", uint16(l.Flags))
 	case l.Hops > box.MaxHops:
 		return invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
 	case time.UnixMilli(l.Created).After(now.Add(maxAhead)):

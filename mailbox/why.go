@@ -63,11 +63,22 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 	e := b.explain(m.ID, m.State)
 	e.step(wire.StepMail, wire.NoteArgs{Box: path, State: m.State, Key: m.Key, Attempts: m.Attempts, Abandons: m.Abandons, Seconds: e.ago(m.Accepted), Time: &m.NotAfter})
 	switch m.State {
-	case "DONE": // and kept
+	case "DONE", "ACCEPTED": // and kept
 		if ended, _, err := b.whyEnded(m.ID, wire.ErrNotFound); err == nil {
 			return ended, home, nil
 		}
-		e.cause(wire.NoteMailEnded, wire.NoteArgs{Box: path, State: m.State, Task: m.ID})
+		a := wire.NoteArgs{Box: path, State: m.State, Task: m.ID}
+		if m.State == "DONE" {
+			e.cause(wire.NoteMailEnded, a)
+			break
+		}
+		if to, err := b.findTarget(strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix)); err == nil {
+			a.Peer = b.parts.Book.NameOf(to.home)
+		}
+		if r, err := b.receiptOf(ctx, s); err == nil && r != nil {
+			a.Peer, a.Seconds = r.Node, e.ago(r.Time)
+		}
+		e.cause(wire.NoteMailTaken, a)
 	case "PENDING":
 		home, err = b.whySpooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
 	case "DEAD":

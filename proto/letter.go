@@ -38,7 +38,7 @@ type LetterFlags uint16
 // The flags of a letter. A letter with any other flag is of a newer version.
 const (
 	LetterRelaxed LetterFlags = 1 << iota // an answer may leave before the letter is fsynced
-	LetterReceipt                         // the sender wants to know when the home has it
+	LetterReceipt                         // the sender wants the home to sign that it has it
 	LetterTellEnd                         // the sender wants to know when it is DONE, too
 
 	letterFlags = LetterRelaxed | LetterReceipt | LetterTellEnd
@@ -49,9 +49,12 @@ const NotifyDone = "done"
 
 // ParseLetterFlags returns the flags for what the sender of a mail asks for. Notify is empty or
 // [NotifyDone].
-func ParseLetterFlags(relaxed bool, notify string) (f LetterFlags, err error) {
+func ParseLetterFlags(relaxed, receipt bool, notify string) (f LetterFlags, err error) {
 	if relaxed {
 		f |= LetterRelaxed
+	}
+	if receipt {
+		f |= LetterReceipt
 	}
 	switch notify {
 	case "":
@@ -302,6 +305,9 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 	}
 	return dst, nil
 }
+
+// LetterID returns the id of a letter, which was parsed before.
+func LetterID(letter []byte) MailID { return MailID(letter[4:]) }
 
 // SetNumber changes the number that its producer gave to a letter, which has one.
 func SetNumber(letter []byte, n uint64) {

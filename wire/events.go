@@ -72,6 +72,7 @@ const (
 	EventMailBlocked      = "mail.blocked"              // a dead letter blocks the mails with its key
 	EventMailUnblocked    = "mail.unblocked"            // they go on, because too many keys are blocked
 	EventMailRescued      = "mail.rescued"              // low was served only because so many had passed it
+	EventMailUnproven     = "mail.unproven"             // the node of a box has mails and did not sign that, though it was asked to: box, count, why
 	EventMailUntold       = "mail.untold"               // a mail is DONE, and its sender, who asked for that, is not told: mail, to, why, cause and bounce as of mail.bounced
 	EventMailBounced      = "mail.bounced"              // a mail was not delivered, and its sender is not told: mail, to, why, cause (loop: too many mails caused one another; no_box: there is no mailbox that could be told; full: its mailbox is full, or the node has no room for the letter; refused: its mailbox takes no mail, or not this letter), bounce
 	EventMailArchived     = "mail.archived"             // dead letters were moved to a file: box, count, file

@@ -35,6 +35,7 @@ type Mail struct {
 	Labels      map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
 	Trace       string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name"`
 	Hops        int               `json:"hops,omitempty" minimum:"0" maximum:"16" doc:"mails that caused this one, one by one: one more than that of the mail that it answers"`
+	Receipt     bool              `json:"receipt,omitempty" doc:"the node of the box signs that it has the mail: see GET /v1/mail/{id}/receipts; not together with relaxed"`
 	Notify      string            `json:"notify,omitempty" enum:"done" doc:"done: bounce_to, else reply_to, else the mailbox of the sender gets a mail of type balefire.done when this one is DONE; of a mail to a mailbox that is no request"`
 	Relaxed     bool              `json:"relaxed,omitempty" doc:"answer before it is fsynced: a power cut in the next 100 ms may take it"`
 }
@@ -276,7 +277,7 @@ type MailQuery struct {
 // A BoxedMail is a mail in a box, as a person sees it. Looking changes nothing.
 type BoxedMail struct {
 	ReceivedMail
-	State    string     `json:"state" enum:"PENDING,WAITING,LEASED,RETRYING,DONE,DEAD" doc:"PENDING: on its way to the node of the box; DONE: no subscription of the topic wants it any more"`
+	State    string     `json:"state" enum:"PENDING,ACCEPTED,WAITING,LEASED,RETRYING,DONE,DEAD" doc:"PENDING: on its way to the node of the box; ACCEPTED: that has it, and was asked for a receipt; DONE: no subscription of the topic wants it any more"`
 	Accepted time.Time  `json:"accepted"`
 	Attempts int        `json:"attempts" doc:"spent"`
 	Abandons int        `json:"abandons" doc:"readers that broke off"`
@@ -288,6 +289,8 @@ type BoxedMail struct {
 	Stderr   string     `json:"stderr,omitempty" doc:"of a dead letter: the end of what the program wrote to standard error, or of the answer to a POST"`
 	Restored bool       `json:"restored,omitempty" doc:"the node was restored from an older copy since: it may have been read, and have ended, after that copy was made"`
 	Redriven bool       `json:"redriven,omitempty" doc:"it was sent again as a new mail"`
+
+	Receipt *MailReceipt `json:"receipt,omitempty" doc:"of one mail that was asked for: what the node of its box has signed, without the letter"`
 }
 
 // A MailTry is a delivery that failed.

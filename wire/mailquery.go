@@ -8,7 +8,7 @@ func (m *Mail) QueryFields() map[string]any {
 	return map[string]any{
 		"to": &m.To, "subject": &m.Subject, "class": &m.Class, "key": &m.Key, "dedupe": &m.Dedupe, "producer": &m.Producer, "number": &m.Number, "id": &m.ID,
 		"ttl": &m.TTL, "delay": &m.Delay, "at": &m.At, "type": &m.Type, "content_type": &m.ContentType, "reply_to": &m.ReplyTo, "correlation": &m.Correlation,
-		"sender": &m.Sender, "bounce_to": &m.BounceTo, "label": &m.Labels, "traceparent": &m.Trace, "hops": &m.Hops, "notify": &m.Notify, "relaxed": &m.Relaxed,
+		"sender": &m.Sender, "bounce_to": &m.BounceTo, "label": &m.Labels, "traceparent": &m.Trace, "hops": &m.Hops, "receipt": &m.Receipt, "notify": &m.Notify, "relaxed": &m.Relaxed,
 	}
 }
 

@@ -224,6 +224,13 @@ func (c *Client) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
 	return p.Items, err
 }
 
+// MailReceipts returns what the node of its box has signed about a mail that asked for a receipt; none:
+// it asked for none, was not signed, or is on its way. For that it waits, at most ten minutes.
+func (c *Client) MailReceipts(ctx context.Context, id string, wait time.Duration) ([]wire.MailReceipt, error) {
+	p, err := get[wire.Page[wire.MailReceipt]](ctx, c, "/v1/mail/"+escape(id)+"/receipts", url.Values{"wait": {wait.String()}})
+	return p.Items, err
+}
+
 // Mail returns the mail with this id, or with the only id that begins with it, if it waits
 // on the node, also for another one, or is a dead letter there.
 func (c *Client) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {

@@ -48,7 +48,7 @@ func TestMailCrossesTheSocketWhole(t *testing.T) {
 	full := wire.Mail{
 		To: "topic:orders", Subject: "eu.created", Class: "critical", Key: "a key, \"quoted\" & ünï", Dedupe: "d", Producer: strings.Repeat("0f", 16), Number: 1 << 62, ID: mailID, TTL: wire.Duration(90 * time.Minute), Delay: wire.Duration(1500 * time.Millisecond),
 		At: start.Add(1234567 * time.Nanosecond), Type: "order", ContentType: "application/x-thing", Body: []byte{0, 1, 0xff}, ReplyTo: "agent:ceo", Correlation: "c", Sender: "codex", BounceTo: "agent:desk",
-		Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Hops: 3, Notify: "done", Relaxed: true,
+		Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Hops: 3, Receipt: true, Notify: "done", Relaxed: true,
 	}
 	for f := range reflect.TypeFor[wire.Mail]().Fields() {
 		if f.Name != "Stream" && reflect.ValueOf(full).FieldByIndex(f.Index).IsZero() {

@@ -61,6 +61,9 @@ func mailMethods() []method {
 		}},
 		{"Outgoing", "GET /v1/mail/outgoing", page(testSpool), func(ctx context.Context, c *client.Client) (any, error) { return c.Outgoing(ctx) }},
 		{"Mail", "GET /v1/mail/" + mailID, testBoxed, func(ctx context.Context, c *client.Client) (any, error) { return c.Mail(ctx, mailID) }},
+		{"MailReceipts", "GET /v1/mail/" + mailID + "/receipts?wait=1m0s", page(wire.MailReceipt{Mail: mailID}), func(ctx context.Context, c *client.Client) (any, error) {
+			return c.MailReceipts(ctx, mailID, time.Minute)
+		}},
 		{"LeaseMail", `POST /v1/mailboxes/agent:ceo@here/lease {"max":2,"wait":"1ms","reader":"w1"}`, wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "7.1.1", Attempt: 1, Until: start, Mail: testReceived}}}, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.LeaseMail(ctx, "agent:ceo@here", "", wire.LeaseMail{Max: 2, Wait: wire.Wait(time.Millisecond), Reader: "w1"})
 		}},

@@ -26,7 +26,7 @@ what is not acknowledged in time is delivered again. BOX is a mailbox, NAME, or 
 subscription of a topic, topic:TOPIC/SUB.`,
 		mailSend(w), mailRead(w),
 		settleCommand(w, "ack"), settleCommand(w, "nack"), settleCommand(w, "extend"), settleCommand(w, "defer"), settleCommand(w, "bounce"),
-		mailReply(w), mailAwait(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w), mailBounces(w))
+		mailReply(w), mailAwait(w), mailList(w), mailHistory(w), mailShow(w), mailReceipts(w), mailWatch(w), mailOutgoing(w), mailBounces(w))
 }
 
 // mailFlags are the raw flags of the commands that send a mail.
@@ -51,6 +51,7 @@ func (f *mailFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.ttl, "ttl", "", "do not deliver it after this, at most 30d (default 7d)")
 	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or the next 15:04")
 	fs.StringVar(&f.delay, "delay", "", "not before this long from now")
+	fs.BoolVar(&f.mail.Receipt, "receipt", false, "have the node of the box sign that it has the mail: see mail receipts")
 	fs.StringVar(&f.mail.Notify, "notify", "", "done: the box of --bounce-to, or of its defaults, gets a mail when this one is DONE")
 	fs.BoolVar(&f.mail.Relaxed, "relaxed", false, "do not wait until it is fsynced: a power cut in the next 100 ms may take it")
 	c.MarkFlagsMutuallyExclusive("at", "delay")
@@ -458,9 +459,12 @@ written, as it is.`,
 func printMail(p *printer, m wire.BoxedMail) {
 	w := p.app
 	p.line("mail      %s   class %s   from %s", m.ID, m.Class, m.From)
-	if m.State == "PENDING" {
+	switch m.State {
+	case "PENDING":
 		p.line("box       %s   on its way: balefire-node mail outgoing", m.Box)
-	} else {
+	case "ACCEPTED":
+		p.line("box       %s   its node has it", m.Box)
+	default:
 		p.line("box       %s   number %d", m.Box, m.Seq)
 	}
 	state := fmt.Sprintf("state     %s   attempts %d   abandons %d", m.State, m.Attempts, m.Abandons)
@@ -472,6 +476,11 @@ func printMail(p *printer, m wire.BoxedMail) {
 	}
 	p.line("%s", state)
 	p.line("accepted  %s ago", w.ago(&m.Accepted))
+	if m.Receipt != nil {
+		p.line("receipt   %s has signed at %s that it has the mail: balefire-node mail receipts %s", sanitize(m.Receipt.Node), formatTime(m.Receipt.Time), shortTask(m.ID))
+	} else if m.State == "ACCEPTED" {
+		p.line("receipt   none: the node of the box did not sign that it has the mail")
+	}
 	if m.Died != nil {
 		p.line("died      %s ago   %s", w.ago(m.Died), whyRetried(m))
 	}

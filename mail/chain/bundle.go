@@ -121,6 +121,9 @@ func (o *Origin) Answer(from proto.PeerID, a Answer) (Settled, error) {
 	return out, nil
 }
 
+// Expects reports whether an answer to a bundle is expected.
+func (o *Origin) Expects(number uint64) bool { return o.flights[number] != nil }
+
 // Unanswered reports whether an answer of a home to a bundle with at most this number is
 // expected.
 func (o *Origin) Unanswered(home proto.PeerID, number uint64) bool {

@@ -139,7 +139,7 @@ func letter(m *wire.Mail, number proto.Produced, now time.Time) ([]byte, error) 
 	} else if m.At.After(now) {
 		l.NotBefore = m.At.UnixMilli()
 	}
-	if l.Flags, err = proto.ParseLetterFlags(m.Relaxed, m.Notify); err != nil {
+	if l.Flags, err = proto.ParseLetterFlags(m.Relaxed, m.Receipt, m.Notify); err != nil {
 		return nil, err
 	}
 	return proto.AppendLetter(make([]byte, 0, letterRoom+len(m.Body)), &l)

@@ -62,6 +62,7 @@ var events = map[string][]string{
 		"found a node on the LAN that is not a member of this mesh: {id}",
 	},
 	wire.EventJoinRequest:  {"{name} asks to join, code {code}: balefire-node peers accept {code}"},
+	wire.EventMailUnproven: {"it has {count} mails for {box} and gives no receipt: {why}"},
 	wire.EventMailUntold:   {"mail {mail} is DONE, and its sender is not told ({cause}): {why}"},
 	wire.EventMailBounced:  {"mail {mail} was not delivered, and its sender is not told ({cause}): {why}"},
 	wire.EventMailArchived: {"{box}: {count} dead letters to {file}"},
