@@ -189,3 +189,18 @@ func (f *fixture) histogram(box, name string) (n uint64, sum float64) {
 	}
 	return n, sum
 }
+
+// The mails that a box has accepted are counted by class, over restarts.
+func TestAcceptedMailIsCountedByClass(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		for _, class := range []string{"low", "critical", "low", ""} {
+			f.mail("agent:ceo", "x", func(m *wire.Mail) { m.Class = class })
+		}
+		f.restart()
+		want := map[string]float64{"agent:ceo@alpha critical": 1, "agent:ceo@alpha high": 0, "agent:ceo@alpha normal": 1, "agent:ceo@alpha low": 2}
+		if got := f.counters("balefire_mail_accepted_total"); !maps.Equal(got, want) {
+			t.Errorf("counted %v, want %v", got, want)
+		}
+	})
+}

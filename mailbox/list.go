@@ -125,7 +125,10 @@ func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 		Ended: wire.EndedMails{
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
-		Subscriptions: []wire.Subscription{},
+		Subscriptions: []wire.Subscription{}, Accepted: map[string]uint64{},
+	}
+	for class, n := range i.Accepted {
+		v.Accepted[(proto.Critical + proto.Class(class)).Name()] = n
 	}
 	if i.Settings.Kind == box.Topic {
 		v.Kind = wire.BoxTopic

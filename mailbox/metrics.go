@@ -16,7 +16,7 @@ type boxMetrics struct{ boxes *Boxes }
 var (
 	descBoxed    = prometheus.NewDesc("balefire_mail_boxed", "Mails in a box: waiting, leased to a reader, retrying later, or dead. Of a topic, those of all its subscriptions together.", []string{"box", "state"}, nil)
 	descBytes    = prometheus.NewDesc("balefire_mail_bytes", "Bytes of the letters that wait in a box.", []string{"box"}, nil)
-	descAccepted = prometheus.NewDesc("balefire_mail_accepted_total", "Mails that a box has accepted since it was made.", []string{"box"}, nil)
+	descAccepted = prometheus.NewDesc("balefire_mail_accepted_total", "Mails that a box has accepted since it was made, by class.", []string{"box", "class"}, nil)
 	descEnded    = prometheus.NewDesc("balefire_mail_ended_total", "Mails of a box that have ended since it was made, by their last state.", []string{"box", "state"}, nil)
 	descArchived = prometheus.NewDesc("balefire_mail_archived_total", "Dead letters of mail that were archived since the start, because they were too many or too old.", nil, nil)
 	descNeeded   = prometheus.NewDesc("balefire_ledger_needed_bytes", "Bytes of the records of the ledger that were needed at the last checkpoint, or at the start: of mail that waits, is kept, or is dead.", nil, nil)
@@ -81,7 +81,9 @@ func (m boxMetrics) collect(ch chan<- prometheus.Metric, now time.Time, v *wire.
 		age = max(now.Sub(*v.Oldest), 0)
 	}
 	gauge(descOldest, age.Seconds(), v.Name)
-	count(descAccepted, v.Next-1, v.Name)
+	for class, n := range v.Accepted {
+		count(descAccepted, n, v.Name, class)
+	}
 	for state, n := range map[box.MailState]uint64{
 		box.Done: v.Ended.Done, box.Dead: v.Ended.Dead, box.Expired: v.Ended.Expired, box.Cancelled: v.Ended.Cancelled, box.Dropped: v.Ended.Dropped,
 	} {

@@ -19,7 +19,7 @@ func TestMailboxSettings(t *testing.T) {
 		f.must(err)
 		if got, want := asJSON(t, v), `{"name":"agent:ceo@alpha","kind":"mailbox","settings":{"allow":[],"allow_read":[],"mails":100000,"bytes":268435456,"lanes":"shared","draining":false,"json":false},`+
 			`"waiting":0,"bytes":0,"next":1,"ended":{"done":0,"dead":0,"expired":0,"cancelled":0,"dropped":0},`+
-			`"subscriptions":[{"name":"","settings":{"mode":"shared","attempts":3,"key_batch":1,"on_dead":"skip","paused":false,"dead":10000,"dead_age":"30d"},"waiting":0,"leased":0,"retrying":0,"dead":0,"blocked":0}]}`; got != want {
+			`"subscriptions":[{"name":"","settings":{"mode":"shared","attempts":3,"key_batch":1,"on_dead":"skip","paused":false,"dead":10000,"dead_age":"30d"},"waiting":0,"leased":0,"retrying":0,"dead":0,"blocked":0}],"accepted":{"critical":0,"high":0,"low":0,"normal":0}}`; got != want {
 			t.Errorf("defaults:\n%s, want\n%s", got, want)
 		}
 		all := wire.MailboxSettings{

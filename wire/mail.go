@@ -131,6 +131,8 @@ type Box struct {
 	Ended         EndedMails     `json:"ended"`
 	Problem       string         `json:"problem,omitempty" doc:"why its handler does not run now"`
 	Subscriptions []Subscription `json:"subscriptions" doc:"a mailbox has exactly one, without a name"`
+
+	Accepted map[string]uint64 `json:"accepted" doc:"mails that it ever had, by class"`
 }
 
 // EndedMails counts the mails of a box that have ended, since the box was made.
