@@ -161,17 +161,21 @@ func (b *Broker) setHome(ctx context.Context, name string, home proto.PeerID, ge
 	return err
 }
 
-// makeSpace removes an empty spool if there are too many. A dedupe key that was used in it is
-// known at the home.
+// makeSpace removes an empty spool if there are too many, one with receipts only if each has some. A
+// dedupe key that was used in it is known at the home.
 func (b *Broker) makeSpace() error {
 	if len(b.spools.targets) < MaxSpools {
 		return nil
 	}
+	var empty *target
 	for _, t := range b.spools.targets {
-		if b.waitingIn(t) == 0 {
-			b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, t.id))
-			return nil
+		if b.waitingIn(t) == 0 && (empty == nil || b.state.Receipts(empty.id) > 0) {
+			empty = t
 		}
+	}
+	if empty != nil {
+		b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, empty.id))
+		return nil
 	}
 	return &RefusedError{proto.CodeFull, fmt.Sprintf("mail waits for %d boxes on other nodes", MaxSpools)}
 }

@@ -123,7 +123,9 @@ func (b *Broker) movingLetters(ctx context.Context, m *Moving, kept []box.Kept) 
 		if err != nil {
 			return nil, nil, err // a bug: the box took it
 		}
-		m.Change(from, &l)
+		if m.Change(from, &l); !from.IsZero() {
+			l.Flags &^= proto.LetterReceipt // its node has the one of this node
+		}
 		letter, err := proto.AppendLetter(nil, &l)
 		if err != nil {
 			letter = mail.Letter // it has no room for the change

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -278,4 +279,34 @@ func TestReceiptWithoutTheAnswerBefore(t *testing.T) {
 	}
 	p.restart()
 	p.proved(map[uint64][32]byte{2: d[1]})
+}
+
+// A mail of another node that goes to the new home of its box asks for no receipt any more: its node has
+// one of this node. One of this node does.
+func TestReceiptsOfAMailThatMoves(t *testing.T) {
+	p := newReceipted(t)
+	p.post("a")
+	p.h.take(p.bundle(p.lane(p.home.Peer())), nil)
+	own := p.h.letter("own", func(l *proto.Letter) { l.Flags = proto.LetterReceipt })
+	if _, err := p.h.Send(t.Context(), []Item{{Box: "agent:ceo", Letter: own}}, false); err != nil {
+		t.Fatal(err)
+	}
+	p.h.moveOut("agent:ceo")
+	m := p.h.bundle(p.h.lane(homeID))
+	flags := map[string]proto.LetterFlags{}
+	for rest := m.GetLetters(); len(rest) > 0; {
+		var letter []byte
+		var err error
+		if letter, rest, err = proto.CutLetter(rest); err != nil {
+			t.Fatal(err)
+		}
+		l, err := proto.ParseLetter(letter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags[string(l.Body)] = l.Flags
+	}
+	if want := map[string]proto.LetterFlags{"a": 0, "own": proto.LetterReceipt}; !maps.Equal(flags, want) {
+		t.Errorf("flags %v, want %v", flags, want)
+	}
 }

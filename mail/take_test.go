@@ -329,17 +329,39 @@ func TestUnreadableSpool(t *testing.T) {
 	}
 }
 
-// There are not more spools than there may be: an empty one makes space.
+// There are not more spools than there may be: an empty one makes space, at last one with receipts.
 func TestTooManySpools(t *testing.T) {
 	s := newSim(t)
 	o := s.nodes[0]
+	kept, now := o.spools.targets[simBoxes[0]].id, time.UnixMilli(1<<40)
+	letter := bundleOf(t, now, 1, 1).GetLetters()
+	for _, rec := range [][]byte{
+		box.AppendMail(nil, &box.Mail{Box: kept, At: now.UnixMilli(), Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 1}, Letter: letter}), box.AppendTaken(nil, kept, []box.Receipt{{Seq: 1}}),
+	} {
+		if err := o.state.Apply(1, rec, &o.out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o.out.Reset(); o.state.Receipts(kept) != 1 {
+		t.Fatal("no receipt")
+	}
 	for i := len(o.spools.targets); i < MaxSpools; i++ {
 		name := fmt.Sprint("agent:x", i)
 		o.spools.targets[name] = &target{box: name}
 		o.spools.origin.Add(name, chain.Mail{})
 	}
-	if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 {
-		t.Errorf("%d records, %v", len(o.out.Records), err)
+	for range 20 { // in any order
+		o.out.Reset()
+		if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || bytes.Equal(o.out.Records[0], box.AppendRemoveBox(nil, kept)) {
+			t.Errorf("records %x, %v", o.out.Records, err)
+		}
+	}
+	for _, name := range simBoxes[1:] {
+		o.spools.origin.Add(name, chain.Mail{})
+	}
+	o.out.Reset()
+	if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || !bytes.Equal(o.out.Records[0], box.AppendRemoveBox(nil, kept)) {
+		t.Errorf("records %x, %v", o.out.Records, err)
 	}
 	for _, name := range simBoxes {
 		o.spools.origin.Add(name, chain.Mail{})

@@ -145,6 +145,14 @@ func (s *State) Receipt(id BoxID, seq uint64) (proof []byte, ok bool) {
 	return proof, ok
 }
 
+// Receipts returns how many mails of a spool are kept with their receipts.
+func (s *State) Receipts(id BoxID) int {
+	if b := s.boxes[id]; b != nil {
+		return len(b.receipts)
+	}
+	return 0
+}
+
 func (c *saver) receipts(b *box) {
 	c.count(len(b.receipts))
 	for _, seq := range slices.Sorted(maps.Keys(b.receipts)) {

@@ -148,7 +148,7 @@ func TestReceiptsAreBounded(t *testing.T) {
 	_, gone := b.s.Receipt(2, some+1)
 	_, there := b.s.Receipt(2, some+2)
 	_, other := b.s.Receipt(3, 1)
-	if b.s.receipts != maxReceipts || gone || !there || !other {
+	if b.s.receipts != maxReceipts || b.s.Receipts(3) != 1 || b.s.Receipts(9) != 0 || gone || !there || !other {
 		t.Errorf("%d receipts, %v %v %v", b.s.receipts, gone, there, other)
 	}
 	b.apply(AppendRemoveBox(nil, 2))
