@@ -432,10 +432,6 @@ func (t *title) wasHome(p proto.PeerID) bool {
 // it is news: valid deeds show that from is or was the home of the queue, and it has not
 // given this node too many queues.
 func (ti *titles) mayGiveQueue(from proto.PeerID, m *proto.QueueState, o *Output) bool {
-	if !proto.NamesQueue(m.Name) {
-		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: errNotQueue.Error()})
-		return false
-	}
 	t := ti.named(m.Name)
 	x := ti.assess(t, m)
 	if !ti.supersedes(m, x, t) {

@@ -11,13 +11,11 @@ import (
 
 // HandOff gives a queue to another home: first the queue, after which nothing new is
 // granted here, then its tasks, as fast as the other home confirms them. Owners keep
-// working and learn the new home with their next message.
+// working and learn the new home with their next message. Of another name it is the name
+// alone that goes.
 func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	h.beginInput(now)
 	t := h.titles.byName[name]
-	if !proto.NamesQueue(name) {
-		return h.endInput(), fmt.Errorf("%w: %s", errNotQueue, name)
-	}
 	if to == h.self || !t.known() || !t.isHome(h.self) {
 		return h.endInput(), nil
 	}
@@ -120,11 +118,17 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 // authorize the tasks.
 func (h *Home) resendHandoffs() {
 	for _, t := range h.titles.order {
-		if t.announced || t.isHome(h.self) || !proto.NamesQueue(t.name) || t.announcedAt > 0 && h.now.Mono-t.announcedAt < h.cfg.Heartbeat {
+		if t.announced || t.isHome(h.self) || t.announcedAt > 0 && h.now.Mono-t.announcedAt < h.cfg.Heartbeat {
+			continue
+		}
+		if !proto.NamesQueue(t.name) && !t.wasGivenBy(h.self) {
 			continue
 		}
 		t.announcedAt = max(h.now.Mono, 1)
-		m := &proto.Handoff{Queue: h.titles.stateOf(t), Blocks: h.queue(t.name).blocks()}
+		m := &proto.Handoff{Queue: h.titles.stateOf(t)}
+		if q := h.queues[t.name]; q != nil {
+			m.Blocks = q.blocks()
+		}
 		h.out.send(proto.PeerID(t.state.Home), proto.TypeHandoff, m)
 	}
 	h.transit.resend(h.now, h.cfg.Heartbeat, func(queue string) *proto.QueueState {

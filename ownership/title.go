@@ -2,7 +2,6 @@ package ownership
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"time"
 
@@ -11,16 +10,20 @@ import (
 
 // A name of another kind than a queue, a mailbox or a topic of the mesh, has a home by deeds
 // as a queue has, under the same rules and limits: see [proto.TitleKindOf]. It has nothing
-// else of a queue. It is known under its whole name, its home does not hand it over, and no
-// task or lane refers to it.
-
-// errNotQueue is returned for a handoff of a name that is not a queue's.
-var errNotQueue = errors.New("ownership: only queues are handed over")
+// else of a queue. It is known under its whole name, and no task or lane refers to it. Its
+// home hands it over as a name alone: what the name stands for goes another way.
 
 // validTitle reports whether m has the kind that its name says, and the id of a group or none.
 func validTitle(m *proto.QueueState) bool {
 	kind, valid := proto.TitleKindOf(m.GetName())
 	return kind == m.GetKind() && (valid || kind == proto.TitleQueue) && (len(m.GetGroup()) == 0 || len(m.GetGroup()) == idSize)
+}
+
+// wasGivenBy reports whether p handed the name over to its home, as far as is known.
+func (t *title) wasGivenBy(p proto.PeerID) bool {
+	return slices.ContainsFunc(t.deeds, func(d proof) bool {
+		return d.From == p && !d.Seized && d.Generation == t.state.GetGeneration() && string(d.To[:]) == string(t.state.GetHome())
+	})
 }
 
 // wasHome reports whether p may speak about tasks of a queue: it is, or once was, its home,

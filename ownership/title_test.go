@@ -165,7 +165,7 @@ func TestATitleCreatedTwiceHasOneHome(t *testing.T) {
 func TestATitleIsNotAQueue(t *testing.T) {
 	s := newSim(1)
 	const name = "topic:orders"
-	home, next := peerOf(5), peerOf(6)
+	home := peerOf(5)
 	h := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}})
 	h.Learn(titleBy(name, peerOf(0), home), Now{})
 	task := Task{ID: proto.TaskID{1}, Origin: home, Queue: name, Kind: "k", NotAfter: 1 << 50}
@@ -174,17 +174,65 @@ func TestATitleIsNotAQueue(t *testing.T) {
 	if len(h.tasks) != 0 || len(out.Writes) != 0 || len(out.Sends) != 0 || h.queues[name] != nil {
 		t.Errorf("its home hands over a task: %+v", out)
 	}
-	owner := NewHome(home, 1, Config{Deeds: simDeeds{s.nodes[5]}})
-	owner.Learn(titleBy(name, peerOf(0), home), Now{})
-	if _, err := owner.HandOff(name, next, Now{}); !errors.Is(err, errNotQueue) {
-		t.Errorf("its home hands it over: %v", err)
+}
+
+// The home of a name hands it over, with a deed that it signs: the new home, and everybody,
+// takes that from it alone, and again and again until the new home has confirmed it, also after
+// a restart.
+func TestATitleIsHandedOver(t *testing.T) {
+	s := newSim(1)
+	const name = "topic:orders"
+	home, next := peerOf(5), peerOf(6)
+	disk := map[string][]byte{}
+	keep := func(out Output) {
+		for _, w := range out.Writes {
+			disk[w.Key] = w.Val
+		}
 	}
-	given := titleBy(name, peerOf(0), home)
-	given.Deeds = append(given.Deeds, signDeedAs(name, home, Deed{Generation: 2, From: home, To: h.self, Root: rootBy(name, peerOf(0))}))
-	given.Generation, given.Home = 2, h.self[:]
-	out = h.OnHandoff(home, &proto.Handoff{Queue: given}, Task{}, Now{})
-	if got, _ := h.HomeOf(name); got != home || len(out.Sends) != 0 {
-		t.Errorf("a node takes it from its home: %d, %v", got[0]-1, out.Sends)
+	old := NewHome(home, 1, Config{Deeds: simDeeds{s.nodes[5]}, Heartbeat: time.Second})
+	_, out := old.Learn(titleBy(name, peerOf(0), home), Now{})
+	keep(out)
+	out, err := old.HandOff(name, next, Now{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep(out)
+	sent := func(out Output) *proto.Handoff {
+		t.Helper()
+		if len(out.Sends) != 1 || out.Sends[0].To != next || out.Sends[0].Type != proto.TypeHandoff {
+			t.Fatalf("it sends %+v", out.Sends)
+		}
+		return out.Sends[0].Body.(*proto.Handoff)
+	}
+	first := sent(out)
+	if out, err := old.HandOff(name, peerOf(7), Now{}); err != nil || len(out.Writes) > 0 {
+		t.Errorf("a node that is not its home hands it over: %+v, %v", out, err)
+	}
+	old = NewHome(home, 2, Config{Deeds: simDeeds{s.nodes[5]}, Heartbeat: time.Second})
+	for key, val := range disk {
+		if _, err := old.Load(key, val); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := sent(old.Tick(Now{Mono: time.Minute}))
+	bystander := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}, Heartbeat: time.Second})
+	bystander.Learn(first.Queue, Now{})
+	if out := bystander.Tick(Now{Mono: time.Minute}); len(out.Sends) > 0 {
+		t.Errorf("a node that never had it sends %+v", out.Sends)
+	}
+	to := NewHome(next, 1, Config{Deeds: simDeeds{s.nodes[6]}, Heartbeat: time.Second})
+	if out := to.OnHandoff(peerOf(3), first, Task{}, Now{}); len(out.Sends) > 0 || to.titles.byName[name].known() {
+		t.Errorf("from a node that never had it: %+v", out)
+	}
+	for _, m := range []*proto.Handoff{first, again} {
+		out := to.OnHandoff(home, m, Task{}, Now{})
+		if got, generation := to.HomeOf(name); got != next || generation != 2 || len(out.Sends) != 1 {
+			t.Fatalf("its home is %d since %d: %+v", got[0]-1, generation, out)
+		}
+		old.OnHandedOff(next, out.Sends[0].Body.(*proto.HandedOff), Now{Mono: time.Minute})
+	}
+	if out := old.Tick(Now{Mono: time.Hour}); len(out.Sends) > 0 {
+		t.Errorf("it was confirmed, and goes again: %+v", out.Sends)
 	}
 }
 

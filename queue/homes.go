@@ -64,13 +64,17 @@ func (qs *Queues) requestedHome(name, to string) (proto.PeerID, error) {
 // noHome explains why a queue has no next home.
 const noHome = "no connected member has been alive long enough to become the home"
 
-// handOff hands a queue over to its next home, and records who asked for that.
+// handOff hands a queue, or another name, over to its next home, and records who asked for that.
 func (qs *Queues) handOff(ctx context.Context, audit audit, name string, to proto.PeerID) error {
-	if err := audit(ctx, "queue.handoff", name+" to "+to.String()); err != nil {
+	action := "queue.handoff"
+	if !proto.NamesQueue(name) {
+		action = "title.handoff"
+	}
+	if err := audit(ctx, action, name+" to "+to.String()); err != nil {
 		return err
 	}
 	if err := qs.Driver.HandOff(ctx, name, to); err != nil {
-		return fmt.Errorf("hand over queue %s: %w", name, err)
+		return fmt.Errorf("hand over %s: %w", proto.TitleText(name), err)
 	}
 	return nil
 }

@@ -94,6 +94,37 @@ func (ts Titles) Seize(ctx context.Context, name, from string) error {
 	return ts.seize(ctx, "title.seize", s, from)
 }
 
+// HandOff makes another node the home of a name whose home is this one. What the name stands for
+// has to be there.
+func (ts Titles) HandOff(ctx context.Context, name string, to proto.PeerID) error {
+	ts.moving.Lock()
+	defer ts.moving.Unlock()
+	home, _, err := ts.HomeOf(name)
+	switch {
+	case err != nil:
+		return err
+	case home != ts.self:
+		return fmt.Errorf("%w: the home of %s is %s: hand it over there", wire.ErrRefused, name, ts.parts.Book.NameOf(home))
+	}
+	if err := ts.MayTake(name, to); err != nil {
+		return err
+	}
+	return ts.handOff(ctx, ts.cfg.AuditSystem, name, to)
+}
+
+// MayTake returns why a node cannot become the home of a name now.
+func (ts Titles) MayTake(name string, to proto.PeerID) error {
+	switch {
+	case to == ts.self:
+		return fmt.Errorf("%w: this node is already the home of %s", wire.ErrRefused, name)
+	case !ts.net.Connected(to):
+		return fmt.Errorf("%w: %s is not connected", wire.ErrRefused, ts.parts.Book.NameOf(to))
+	case !ts.mayWork(to):
+		return fmt.Errorf("%w: the home of %s needs the role work, which %s does not have", wire.ErrRefused, name, ts.parts.Book.NameOf(to))
+	}
+	return nil
+}
+
 // Remove gives up a name whose home is this node. Everybody learns that it is gone. Only
 // this node can create it again, with [Titles.Title].
 func (ts Titles) Remove(ctx context.Context, name string) error {
@@ -137,7 +168,7 @@ func validTitle(name string) bool {
 // checkMovable refuses to move the home of a name that is not a queue's as that of a queue.
 func checkMovable(name string) error {
 	if !proto.NamesQueue(name) {
-		return fmt.Errorf("%w: %.128s is not a queue: its home is not handed over, and seized with mailbox set or topic set", wire.ErrRefused, name)
+		return fmt.Errorf("%w: %.128s is not a queue: its home is handed over with mailbox handoff or topic handoff, and seized with mailbox set or topic set", wire.ErrRefused, name)
 	}
 	return nil
 }
