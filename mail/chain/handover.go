@@ -2,16 +2,18 @@ package chain
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
 	"github.com/balefire/balefire/proto"
 )
 
-// A box moves to another home with its mails first, each by [Home.Return] in the order of its
-// chain, then with the notes of the old home, by [Home.Merge]. After a handoff, the new home
-// answers no bundle before that. After a seizure it does: what the old home took is then not
-// known, and comes when that is back, if ever. A mail whose time is over is not handed over.
+// A box is handed over with the notes of the old home, by [Home.Parts] and [Home.Merge], under
+// another name until all of it is there: the new home answers no bundle before [Home.Rename].
+// After a seizure it does: what the old home took is then not known, and comes when that is back,
+// if ever, each mail by [Home.Return] in the order of its chain. A mail whose time is over is not
+// handed over.
 //
 // A home takes only bundles that name its own generation: then the origin knows of it, and no
 // longer listens to an earlier home. A late one, sent to the node when it was the home before,
@@ -159,4 +161,46 @@ func (h *Home) Boxes() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(all))
+}
+
+// Parts returns what h keeps of one box in parts, each of one origin and class, so that none is
+// large: [Home.Merge] of all of them is the whole.
+func (h *Home) Parts(box string) iter.Seq[*Home] {
+	return func(yield func(*Home) bool) {
+		for _, origin := range slices.SortedFunc(maps.Keys(h.origins), proto.PeerID.Compare) {
+			notes := h.origins[origin][box]
+			if notes == nil || notes.isEmpty() && notes.floor == 0 {
+				continue
+			}
+			all := notes.clone()
+			for i, boots := range all.chains {
+				if len(boots) == 0 && (i > 0 || !notes.isEmpty()) {
+					continue
+				}
+				part := new(Home)
+				one := part.box(origin, box)
+				one.floor, one.chains[i] = all.floor, boots
+				if !yield(part) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Rename gives the notes of a box to another name, and adds them to those that this has.
+func (h *Home) Rename(from, to string) {
+	part := new(Home)
+	for origin, boxes := range h.origins {
+		if notes := boxes[from]; notes != nil {
+			*part.box(origin, to) = notes.clone()
+			if delete(boxes, from); len(boxes) == 0 {
+				delete(h.origins, origin)
+			}
+		}
+	}
+	if h.Merge(to, part) == Full { // too many boots: those of this move are the newer ones
+		h.Drop(to)
+		h.Merge(to, part)
+	}
 }

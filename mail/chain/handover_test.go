@@ -92,3 +92,57 @@ func TestMergeChangesNothingAboveALimit(t *testing.T) {
 		t.Errorf("a mail of one boot more: %v", v)
 	}
 }
+
+// The notes of a box come to its new home in parts, under another name until it is served there,
+// and decide there what they decided at the old one.
+func TestPartsOfABox(t *testing.T) {
+	old, now := new(Home), new(Home)
+	other := Chain{proto.PeerID{31: 9}, simBox, proto.Low}
+	for n := range uint64(5) {
+		old.Take(testChain, numbered(2, 2*n+1, num(0, 0)))
+		old.Take(other, numbered(n+1, 7, num(0, 0)))
+	}
+	old.Skip(other, numbered(5, 9, num(5, 7)), proto.CodeDenied)
+	old.Take(Chain{testChain.Origin, "agent:other", proto.Normal}, numbered(1, 1, num(0, 0)))
+	now.Take(testChain, numbered(1, 3, num(0, 0))) // of an earlier time as its home
+	parts := 0
+	for part := range old.Parts(simBox) {
+		back, err := Decode(part.Append(nil))
+		if err != nil || len(back.Boxes()) != 1 {
+			t.Fatalf("%v of %v", err, back.Boxes())
+		}
+		back.Rename(simBox, "in:"+simBox)
+		if v := now.Merge("in:"+simBox, back); v != Next {
+			t.Fatal(v)
+		}
+		parts++
+	}
+	if _, err := Decode(now.Append(nil)); err != nil || parts != 2 {
+		t.Errorf("%d parts, %v", parts, err)
+	}
+	if v := now.Check(testChain, numbered(2, 9, num(2, 7))); v != Busy {
+		t.Errorf("before it is served: %v", v)
+	}
+	now.Rename("in:"+simBox, simBox)
+	if v := now.Check(testChain, numbered(1, 3, num(0, 0))); v != Again {
+		t.Errorf("what it had before: %v", v)
+	}
+	for _, c := range []Chain{testChain, other} {
+		for n := range uint64(12) {
+			for boot := range uint64(7) {
+				it := numbered(boot, n, num(0, 0))
+				if x, y := old.Check(c, it), now.Check(c, it); x != y && !(c == testChain && boot == 1) {
+					t.Errorf("%v %s: %v, want %v", c.Class, it.N, y, x)
+				}
+			}
+		}
+	}
+	if code, is := now.Refused(other, num(5, 9)); !is || code != proto.CodeDenied {
+		t.Errorf("refused with %v", code)
+	}
+	now.Rename(simBox, "agent:x")
+	now.Drop("agent:x")
+	if !bytes.Equal(now.Append(nil), new(Home).Append(nil)) {
+		t.Error("notes are left")
+	}
+}
