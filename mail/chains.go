@@ -1,6 +1,8 @@
 package mail
 
 import (
+	"fmt"
+
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
@@ -48,6 +50,26 @@ func (c *Chains) Forget(now int64) { c.home.Forget(now) }
 
 // Drop implements [box.Chains].
 func (c *Chains) Drop(box string) { c.home.Drop(box) }
+
+// Merge implements [box.Chains]. The error is [chain.ErrNotes].
+func (c *Chains) Merge(name string, notes []byte) error {
+	h, err := chain.Decode(notes)
+	if err != nil {
+		return err
+	}
+	if names := h.Boxes(); len(names) != 1 {
+		return fmt.Errorf("%w: of %d boxes", chain.ErrNotes, len(names))
+	} else if names[0] != name {
+		h.Rename(names[0], name)
+	}
+	if v := c.home.Merge(name, h); v != chain.Next {
+		return fmt.Errorf("%w: more than this home may keep", chain.ErrNotes)
+	}
+	return nil
+}
+
+// Rename implements [box.Chains].
+func (c *Chains) Rename(from, to string) { c.home.Rename(from, to) }
 
 // Save implements [box.Chains].
 func (c *Chains) Save() []byte { return c.home.Append(nil) }

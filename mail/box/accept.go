@@ -11,6 +11,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
+// moving is why a box takes no mail for now.
+const moving = "the box is on its way to another home"
+
 // applyMail takes a mail into its box, or refuses it. What is refused for now leaves no
 // trace; what is refused for good leaves its number in its chain.
 func (s *State) applyMail(p Place, rec []byte, out *Output) error {
@@ -52,6 +55,8 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		return refuse(proto.CodeBusy, "unknown origin")
 	case b.settings.Draining:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
+	case b.quiet():
+		return refuse(proto.CodeBusy, moving)
 	case m.spooled() != (b.settings.Kind == Spool):
 		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: "only a spool takes, and takes only, what this node has numbered"}
 	}
@@ -135,6 +140,8 @@ func (s *State) Room(m *Mail) Result {
 		return refuse(proto.CodeNoHandler, "no such box")
 	case b.settings.Draining:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
+	case b.quiet():
+		return refuse(proto.CodeBusy, moving)
 	}
 	return s.room(b, m)
 }
@@ -159,12 +166,30 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	s.makeRoom(b, int64(len(m.Letter)), out)
 	seq := b.next
 	b.next++
+	b.accepted[l.Class.Index()]++
 	if len(l.Dedupe) > 0 {
 		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), m.Origin})
 	}
 	if m.Origin == 0 {
 		s.produced(l)
 	}
+	s.put(b, seq, p, length, m, l)
+	switch {
+	case b.settings.Kind == Spool: // its home decides about the rest
+	case l.Hops > MaxHops:
+		s.kill(b, seq, ending{state: Dead, cause: CauseLoop, at: m.At, reason: fmt.Sprintf("caused by more than %d mails, one by one", MaxHops)}, out)
+	case b.settings.JSON && l.Object.IsZero() && !json.Valid(l.Body):
+		s.kill(b, seq, ending{state: Dead, cause: CauseNotJSON, at: m.At, reason: "the body is not JSON, and the box takes no other"}, out)
+	case b.settings.Kind == Topic && b.settings.Interest && b.unread(seq) == 0:
+		s.remove(b, seq, ending{state: Done}, out)
+	default:
+		b.wake(out)
+	}
+	return seq
+}
+
+// put adds a mail with a sequence to those that wait.
+func (s *State) put(b *box, seq uint64, p Place, length int, m *Mail, l *proto.Letter) {
 	x := mail{
 		place: p, load: newLoad(l.Class.Index(), length, len(m.Letter)), expiry: seconds(l.NotAfter),
 		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
@@ -185,22 +210,13 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 		}
 		b.later[seq] = l.NotBefore
 	}
-	b.mails.push(seq, x)
-	b.accepted[x.class()]++
+	if seq+1 == b.next {
+		b.mails.push(seq, x)
+	} else {
+		b.mails.insert(seq, x)
+	}
 	b.refer(seq, l, m.Origin)
 	s.charge(b, &x, 1)
-	switch {
-	case spool: // its home decides about the rest
-	case l.Hops > MaxHops:
-		s.kill(b, seq, ending{state: Dead, cause: CauseLoop, at: m.At, reason: fmt.Sprintf("caused by more than %d mails, one by one", MaxHops)}, out)
-	case b.settings.JSON && l.Object.IsZero() && !json.Valid(l.Body):
-		s.kill(b, seq, ending{state: Dead, cause: CauseNotJSON, at: m.At, reason: "the body is not JSON, and the box takes no other"}, out)
-	case b.settings.Kind == Topic && b.settings.Interest && b.unread(seq) == 0:
-		s.remove(b, seq, ending{state: Done}, out)
-	default:
-		b.wake(out)
-	}
-	return seq
 }
 
 // makeRoom drops the oldest mails of a topic until a new one has space.
@@ -252,6 +268,8 @@ func (s *State) applySkip(rec []byte, out *Output) error {
 		r = refuse(proto.CodeNoHandler, "no such box")
 	case int64(k.Origin) > int64(len(s.peers)):
 		r = refuse(proto.CodeBusy, "unknown origin")
+	case b.quiet():
+		r = refuse(proto.CodeBusy, moving)
 	default:
 		it := Numbered{k.Number, k.Prev, k.NotAfter}
 		switch c, code := s.check(b, k.Origin, k.Chain, it); code {

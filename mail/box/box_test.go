@@ -39,6 +39,26 @@ func (c chainNotes) Drop(box string) {
 	maps.DeleteFunc(c, func(x Chain, _ map[uint64]uint64) bool { return x.Box == box })
 }
 
+func (c chainNotes) Merge(box string, notes []byte) error {
+	other := chainNotes{}
+	err := other.Load(notes)
+	for x, boots := range other {
+		for boot, n := range boots {
+			c.Note(Chain{x.Origin, box, x.Class}, Numbered{N: proto.Seq{Boot: boot, Counter: n}}, 0)
+		}
+	}
+	return err
+}
+
+func (c chainNotes) Rename(from, to string) {
+	for x, boots := range maps.Clone(c) {
+		if x.Box == from {
+			delete(c, x)
+			c[Chain{x.Origin, to, x.Class}] = boots
+		}
+	}
+}
+
 func (c chainNotes) Save() []byte {
 	var b []byte
 	keys := slices.SortedFunc(maps.Keys(c), func(x, y Chain) int { return bytes.Compare(x.bytes(), y.bytes()) })

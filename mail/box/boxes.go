@@ -16,7 +16,7 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 		if !d.done() || h.sub != 0 || h.box == 0 {
 			return bad(TypeBox)
 		}
-		r = s.setBox(h.box, settings)
+		r = s.setBox(h.box, settings, out)
 	case boxRemove:
 		if !d.done() || h.sub != 0 || h.box == 0 {
 			return bad(TypeBox)
@@ -27,6 +27,9 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 		}
 		if b := s.boxes[h.box]; b.settings.Kind == Spool && b.mails.count > 0 {
 			r = refuse(proto.CodeBusy, "the home may have what is in the spool")
+			break
+		} else if b.still() {
+			r = refuse(proto.CodeBusy, moving)
 			break
 		}
 		s.removeBox(s.boxes[h.box], out)
@@ -44,13 +47,21 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 	return nil
 }
 
-func (s *State) setBox(id BoxID, settings BoxSettings) Result {
+func (s *State) setBox(id BoxID, settings BoxSettings, out *Output) Result {
 	if b := s.boxes[id]; b != nil {
 		if b.settings.Name != settings.Name || b.settings.Kind != settings.Kind || b.settings.PerPeer != settings.PerPeer {
 			return refuse(proto.CodeBusy, "name, kind and lanes of a box never change")
 		}
+		if b.still() && settings.Handover == b.settings.Handover {
+			return refuse(proto.CodeBusy, moving)
+		}
+		was := b.still()
 		b.settings = settings
 		s.trim(b)
+		if b.still() && !was {
+			b.stand()
+		}
+		b.wake(out)
 		return Result{Box: id, Duplicate: true}
 	}
 	switch {
@@ -133,6 +144,8 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 	switch {
 	case b == nil, u == nil && op != subSet:
 		r = refuse(proto.CodeNoHandler, "no such box or subscription")
+	case b.still():
+		r = refuse(proto.CodeBusy, moving)
 	case b.settings.Kind != Topic && (op == subRemove || op == subSeek):
 		r = refuse(proto.CodeBadForm, "a mailbox is its only subscription")
 	case op == subSet:

@@ -152,12 +152,7 @@ func (c *saver) sub(u *sub) {
 	c.spans(u.ended)
 	c.count(len(u.retries))
 	for _, seq := range slices.Sorted(maps.Keys(u.retries)) {
-		r := u.retries[seq]
-		c.u64(seq)
-		c.b = append(c.b, r.attempts, r.abandons)
-		c.u64(uint64(r.at))
-		c.u64(uint64(r.due))
-		c.tries(r.tries)
+		c.retry(seq, u.retries[seq])
 	}
 	c.count(len(u.dead))
 	for i := range u.dead {
@@ -167,6 +162,14 @@ func (c *saver) sub(u *sub) {
 	for _, lane := range sortedKeys(u.blocked) {
 		c.b = append(c.b, lane[:]...)
 	}
+}
+
+func (c *saver) retry(seq uint64, r *retry) {
+	c.u64(seq)
+	c.b = append(c.b, r.attempts, r.abandons)
+	c.u64(uint64(r.at))
+	c.u64(uint64(r.due))
+	c.tries(r.tries)
 }
 
 func (c *saver) spans(set seqSet) {

@@ -42,6 +42,11 @@
 // mail whose sender wants to know that it is DONE, until that was told: see untold.go. A spool keeps
 // mail that its home has with what that signed, if the sender asked for it: see receipts.go.
 //
+// # Handover
+//
+// A box moves to another home as a copy of its state, in records that add to a copy until it is
+// served there: see handover.go.
+//
 // # Memory
 //
 // A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue; a kept

@@ -210,10 +210,9 @@ func (d *decoder) sub(s *State, b *box) {
 	}
 	last := uint64(0)
 	for range d.count(27, MaxMails) {
-		seq, r := d.u64(), new(retry)
-		r.attempts, r.abandons, r.at, r.due, r.tries = d.u8(), d.u8(), d.time(), d.time(), d.tries()
+		seq, r := d.retry()
 		d.check(seq > last && u.pending(seq) && r.due >= r.at && r.due-r.at <= MaxDelay.Milliseconds())
-		u.retries[seq], last = r, seq
+		u.retries[seq], last = &r, seq
 	}
 	last = 0
 	for range d.count(41, MaxMails) {
@@ -230,6 +229,12 @@ func (d *decoder) sub(s *State, b *box) {
 		u.blocked[next], lane = true, next
 	}
 	b.subs = append(b.subs, u)
+}
+
+func (d *decoder) retry() (seq uint64, r retry) {
+	seq = d.u64()
+	r.attempts, r.abandons, r.at, r.due, r.tries = d.u8(), d.u8(), d.time(), d.time(), d.tries()
+	return seq, r
 }
 
 // spans reads a set of sequences up to limit.

@@ -117,8 +117,9 @@ func (s *State) Record(id BoxID, seq uint64) (Kept, bool) {
 }
 
 // applyMove notes where the record of a mail is from now on. Nothing else of the mail
-// changes. A mail of which nothing is needed any more is not there: then nothing does.
-func (s *State) applyMove(p Place, rec []byte) error {
+// changes. A mail of which nothing is needed any more is not there: then nothing does, but in a
+// copy of a box it is added.
+func (s *State) applyMove(p Place, rec []byte, out *Output) error {
 	seq, old, err := parseMove(rec)
 	if err != nil {
 		return err
@@ -130,6 +131,14 @@ func (s *State) applyMove(p Place, rec []byte) error {
 	b := s.boxes[m.Box]
 	if b == nil {
 		return nil
+	}
+	if b.settings.Handover.Stage == Copying {
+		if _, there := s.Record(m.Box, seq); !there {
+			r := s.takeMail(b, p, len(rec), seq, &m)
+			r.Box = m.Box
+			out.Results = append(out.Results, r)
+			return nil
+		}
 	}
 	for _, l := range []*mailList{&b.mails, &b.kept.mails, &b.untold} {
 		if x := l.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {

@@ -36,6 +36,7 @@ const (
 	TypeForward                 // a mail is done, and another one came of it
 	TypeTold                    // the senders of mails know that they are done
 	TypeTaken                   // of a spool: mails are done, and what their home signed
+	TypePart                    // a part of a box that moves to another home
 
 	typeKnown // the first type that this version does not know
 

@@ -48,15 +48,21 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Keep: time.Second, KeepMails: 2})): "00000034 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 08 00000000000003e8 00000002 00",
 		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", To: "a:b"}, Start{})):                          "0000002e 07 00 0002 00000001 01 0173 00 00 00 00 00 02 0000000000000000 00000000 0000000000000000 03613a62 00",
 		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", Filter: ">", Mode: Failover, Attempts: 4, KeyBatch: 5, Block: true, Paused: true, Lease: time.Second, Dead: 6, DeadAge: time.Minute}, Start{At: StartSeq, Seq: 8})): "00000033 07 00 0002 00000001 01 0173 013e 02 04 05 01 01 00000000000003e8 00000006 000000000000ea60 02 0000000000000008",
-		string(AppendRemoveSub(nil, 1, 2)):                         "0000000d 07 00 0002 00000001 02",
-		string(AppendSeek(nil, 1, 2, Start{At: StartTime, Ms: 7})): "00000016 07 00 0002 00000001 03 03 0000000000000007",
-		string(AppendSeek(nil, 1, 2, Start{At: StartLast})):        "0000000e 07 00 0002 00000001 03 04",
-		string(AppendUnblock(nil, 1, 2, 3, []byte("k"))):           "00000013 07 00 0002 00000001 04 00000003 016b",
-		string(AppendSeen(nil, 1, 2, []uint64{1})):                 "0000000e 07 00 0002 00000001 05 01",
-		string(AppendRedriven(nil, 1, 2, []uint64{1})):             "0000000e 07 00 0002 00000001 06 01",
-		string(AppendArchived(nil, 1, 2, []uint64{1})):             "0000000e 07 00 0002 00000001 07 01",
-		string(AppendPeer(nil, 1, proto.PeerID{31: 2})):            "00000030 08 00 0000 00000000 00000001" + strings.Repeat("00", 31) + "02",
-		string(appendAge(nil, age{1, 2, 3})):                       "00000024 09 00 0000 00000000 0000000000000001 0000000000000002 0000000000000003",
+		string(AppendRemoveSub(nil, 1, 2)):                                                                    "0000000d 07 00 0002 00000001 02",
+		string(AppendSeek(nil, 1, 2, Start{At: StartTime, Ms: 7})):                                            "00000016 07 00 0002 00000001 03 03 0000000000000007",
+		string(AppendSeek(nil, 1, 2, Start{At: StartLast})):                                                   "0000000e 07 00 0002 00000001 03 04",
+		string(AppendUnblock(nil, 1, 2, 3, []byte("k"))):                                                      "00000013 07 00 0002 00000001 04 00000003 016b",
+		string(AppendSeen(nil, 1, 2, []uint64{1})):                                                            "0000000e 07 00 0002 00000001 05 01",
+		string(AppendRedriven(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 06 01",
+		string(AppendArchived(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 07 01",
+		string(AppendLeave(nil, 1)):                                                                           "0000000d 0e 00 0000 00000001 0c",
+		string(appendPart(nil, 1, 2, &part{op: partRead, spans: seqSet{{1, 3}}})):                             "0000001e 0e 00 0002 00000001 03 01 0000000000000001 0000000000000003",
+		string(appendPart(nil, 1, 2, &part{op: partRetry, seq: 7, retry: retry{attempts: 1, at: 2, due: 3}})): "00000028 0e 00 0002 00000001 06 0000000000000007 01 00 0000000000000002 0000000000000003 00",
+		string(appendPart(nil, 1, 0, &part{op: partKept, seqs: []uint64{7}, done: []uint32{8}})):              "0000001a 0e 00 0000 00000001 08 01 0000000000000007 00000008",
+		string(AppendChains(nil, []byte{1})):                                                                  "0000000e 0e 00 0000 00000000 0a 01",
+		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Handover: Handover{ID: [16]byte{1}, Peer: proto.PeerID{31: 2}, Generation: 3, Stage: Still}})): "00000061 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 20 01" + strings.Repeat("00", 15) + strings.Repeat("00", 31) + "02 0000000000000003 02 00",
+		string(AppendPeer(nil, 1, proto.PeerID{31: 2})): "00000030 08 00 0000 00000000 00000001" + strings.Repeat("00", 31) + "02",
+		string(appendAge(nil, age{1, 2, 3})):            "00000024 09 00 0000 00000000 0000000000000001 0000000000000002 0000000000000003",
 	}
 }
 
@@ -144,6 +150,8 @@ func reencode(rec []byte) ([]byte, error) {
 		out = AppendPeer(nil, index, proto.PeerID(id))
 	case TypeAge:
 		out = appendAge(nil, age{d.u64(), d.time(), d.time()})
+	case TypePart:
+		out = appendPart(nil, h.box, h.sub, d.part())
 	default:
 		return rec, nil
 	}

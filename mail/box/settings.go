@@ -63,6 +63,8 @@ type BoxSettings struct {
 
 	Home       proto.PeerID // of a spool: the home of its box; zero: not known
 	Generation uint64       // of that home; of another box: of this node as its home
+
+	Handover Handover // the box moves to another home, or came from one
 }
 
 // SubSettings are the settings of a subscription. Zero values mean defaults.
@@ -230,6 +232,8 @@ func (b *BoxSettings) Check() error {
 		return fmt.Errorf("%w: what box %.64q keeps", ErrBadRecord, b.Name)
 	case b.Kind != Topic && (b.Interest || b.Age != 0):
 		return fmt.Errorf("%w: retention of %.64q, which is no topic", ErrBadRecord, b.Name)
+	case !b.Handover.valid() || spool && b.Handover.Stage > 0 || strings.HasPrefix(b.Name, CopyPrefix) != b.Handover.IsCopy():
+		return fmt.Errorf("%w: handover of box %.64q", ErrBadRecord, b.Name)
 	case !spool && !b.Home.IsZero() || spool && b.PerPeer || b.Generation > proto.MaxGeneration:
 		return fmt.Errorf("%w: home of box %.64q", ErrBadRecord, b.Name)
 	}
@@ -286,6 +290,9 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.JSON {
 		flags |= flagJSON
 	}
+	if b.Handover.Stage > 0 {
+		flags |= flagHandover
+	}
 	if b.homed() {
 		dst = appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
 	} else {
@@ -293,6 +300,9 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	}
 	if b.Keep > 0 {
 		dst = appendU32(appendU64(dst, uint64(b.Keep.Milliseconds())), b.KeepMails)
+	}
+	if b.Handover.Stage > 0 {
+		dst = b.Handover.append(dst)
 	}
 	return appendText(dst, b.Notes)
 }
@@ -304,6 +314,7 @@ const (
 	flagOnce
 	flagKeeps // what it keeps follows, after that
 	flagJSON
+	flagHandover // follows after all that
 )
 
 func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
@@ -321,8 +332,11 @@ func (d *decoder) boxSettings() BoxSettings {
 	if flags&flagKeeps > 0 {
 		b.Keep, b.KeepMails = d.duration(), d.u32()
 	}
+	if flags&flagHandover > 0 {
+		b.Handover = d.handover()
+	}
 	b.Notes = string(d.text(MaxNotes))
-	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps|flagJSON && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
+	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps|flagJSON|flagHandover && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
 }

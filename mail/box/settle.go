@@ -95,6 +95,8 @@ func (u *sub) judge(s *State, x *Settlement) (r Settled, counts bool) {
 	}
 	d := u.deliveries[h.Seq]
 	switch {
+	case u.box.still():
+		return Settled{Code: proto.CodeStale}, false // its lease ended with the move
 	case u.box.ending[h.Seq] || d != nil && d.state == ended:
 		return Settled{Code: proto.CodeStale}, false // it is about to end
 	case h.Boot == s.boot && d == nil:

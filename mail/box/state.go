@@ -88,6 +88,15 @@ type ChainStore interface {
 	Save() []byte
 	// Load replaces the content. It refuses bytes that Save did not return.
 	Load(b []byte) error
+	ChainMover
+}
+
+// A ChainMover is the part of Chains for a box that comes from another home.
+type ChainMover interface {
+	// Merge adds chains of a box that come from its earlier home. It refuses what no home keeps.
+	Merge(box string, notes []byte) error
+	// Rename gives the chains of a box to another name.
+	Rename(from, to string)
 }
 
 // A Chain names a chain: the mails of one origin for one box and class.
@@ -146,7 +155,7 @@ type Output struct {
 	Bounces []End      // those of Ends whose senders are told
 	Events  []Event    // for people
 	Archive []Archive  // dead letters that are too many or too old
-	Results []Result   // of Apply: one a record of type MAIL, FORWARD, SKIP, BOX, SUB or PEER
+	Results []Result   // of Apply: one a record of type MAIL, FORWARD, SKIP, BOX, SUB, PEER or PART, and of a MOVE that adds a mail
 	Settled []Settled  // of Settle: one a settlement
 	Lost    []*Session // sessions whose subscription is gone
 	Objects [][32]byte // bodies that a mail needs no more; another one may
@@ -285,9 +294,11 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 		}
 		s.applyAge(a)
 	case TypeMove:
-		err = s.applyMove(p, rec)
+		err = s.applyMove(p, rec, out)
 	case TypeForward:
 		err = s.applyForward(p, rec, out)
+	case TypePart:
+		err = s.applyPart(h, d, out)
 	}
 	return err
 }

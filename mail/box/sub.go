@@ -345,7 +345,7 @@ func (b *box) wake(out *Output) {
 }
 
 func (u *sub) wake(out *Output) {
-	if u.settings.Paused {
+	if u.settings.Paused || u.box.quiet() {
 		return
 	}
 	for _, x := range u.sessions {

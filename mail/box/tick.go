@@ -77,7 +77,7 @@ func (s *State) sweep(now Now, out *Output) {
 		}
 		b := s.boxes[ids[i]]
 		s.sweepBox = b.id
-		if b.settings.Kind == Spool {
+		if b.settings.Kind == Spool || b.still() {
 			s.sweepSeq, i, boxes = 0, i+1, boxes+1
 			continue
 		}
@@ -135,6 +135,9 @@ func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, reaso
 func (s *State) clean(now Now, out *Output) {
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		b := s.boxes[id]
+		if b.still() {
+			continue
+		}
 		if age := b.retention(); age > 0 {
 			b.dropOld(now, int64(age.Seconds()), out)
 		}
@@ -198,7 +201,7 @@ func (u *sub) firstDead(n int) (first []DeadLetter) {
 // oldest first; leased ones stay, and what is in a spool. It returns how many.
 func (s *State) Purge(now Now, id BoxID, limit int, reason string, out *Output) (n int) {
 	b := s.boxes[id]
-	if b == nil || b.settings.Kind == Spool {
+	if b == nil || b.settings.Kind == Spool || b.still() {
 		return 0
 	}
 	var seqs []uint64
