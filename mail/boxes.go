@@ -58,6 +58,7 @@ type knownBox struct {
 	spool      bool
 	home       proto.PeerID // of a spool
 	generation uint64
+	handover   box.Handover
 }
 
 // publish shows callers, and the lanes, the boxes that there are, and the peers that mail came
@@ -71,7 +72,7 @@ func (b *Broker) publish() {
 	boxes := make(map[string]knownBox)
 	for _, id := range b.state.Boxes() {
 		s, _ := b.state.Settings(id)
-		boxes[s.Name] = knownBox{id, s.Kind == box.Spool, s.Home, s.Generation}
+		boxes[s.Name] = knownBox{id, s.Kind == box.Spool, s.Home, s.Generation, s.Handover}
 	}
 	b.boxes.Store(&boxes)
 	b.syncSpools(boxes)

@@ -15,12 +15,13 @@ import (
 
 // A BoxHome is where a box has its home, as its spool or the box itself says.
 type BoxHome struct {
-	Spool      bool         // of mail for it; otherwise the box is here
+	Spool      bool         // of mail for it; otherwise the box is here, or a copy of it
 	Home       proto.PeerID // of a spool
 	Generation uint64
+	Handover   box.Handover // how far it is on its way
 }
 
-// BoxHomes returns the boxes and spools of this node, by the names of the boxes.
+// BoxHomes returns the boxes, copies and spools of this node, by the names of the boxes.
 func (b *Broker) BoxHomes() iter.Seq2[string, BoxHome] {
 	boxes := *b.boxes.Load()
 	return func(yield func(string, BoxHome) bool) {
@@ -29,7 +30,7 @@ func (b *Broker) BoxHomes() iter.Seq2[string, BoxHome] {
 			if k.spool {
 				name = strings.TrimPrefix(name, box.SpoolPrefix)
 			}
-			if !yield(name, BoxHome{k.spool, k.home, k.generation}) {
+			if !yield(strings.TrimPrefix(name, box.CopyPrefix), BoxHome{k.spool, k.home, k.generation, k.handover}) {
 				return
 			}
 		}

@@ -1,0 +1,339 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+)
+
+// A handing is a box on its way from the broker at to the broker to.
+type handing struct {
+	t        *testing.T
+	at, to   *fixture
+	name     string
+	moves    byte
+	pieces   int
+	settings box.BoxSettings
+	handover box.Handover
+}
+
+// steps are what is done to hand the box over, one after the other.
+func (h *handing) steps() []func() error {
+	ctx := h.t.Context()
+	h.moves++
+	h.handover = box.Handover{ID: [16]byte{h.moves}, Peer: homeID, Generation: 1}
+	there := h.handover
+	there.Peer = originID
+	var c *Copying
+	return []func() error{
+		func() (err error) { h.settings, err = h.at.Stand(ctx, h.name, h.handover); return err },
+		func() error { return h.to.BeginCopy(ctx, h.settings, there) },
+		func() (err error) { c, err = h.at.Copy(ctx, h.name); return err },
+		func() error {
+			p, err := c.Next(ctx)
+			if err != nil {
+				return err
+			}
+			return h.to.AddToCopy(ctx, h.name, there.ID, &p)
+		},
+		func() error {
+			for {
+				p, err := c.Next(ctx)
+				if err != nil || len(p.Records) == 0 {
+					return err
+				}
+				h.pieces++
+				if err := h.to.AddToCopy(ctx, h.name, there.ID, &p); err != nil {
+					return err
+				}
+			}
+		},
+		func() error { return h.to.EndCopy(ctx, h.name, there.ID) },
+		func() error { return h.to.Serve(ctx, h.name, 2) },
+		func() error { return h.at.Leave(ctx, h.name) },
+	}
+}
+
+// must does some of the steps.
+func (h *handing) must(steps []func() error) {
+	h.t.Helper()
+	for i, f := range steps {
+		if err := f(); err != nil {
+			h.t.Fatalf("step %d: %v", i, err)
+		}
+	}
+}
+
+// all reads and acknowledges what a box gives until it gives nothing more.
+func (f *fixture) all(name string) (bodies []string) {
+	f.t.Helper()
+	s := f.read(name, 100)
+	for {
+		ctx, stop := context.WithTimeout(f.t.Context(), time.Minute)
+		given, err := s.Next(ctx, 100, nil)
+		stop()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return bodies
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, d := range given {
+			l, err := proto.ParseLetter(d.Letter)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			bodies = append(bodies, string(l.Body))
+			f.settle(name, d, box.Ack, proto.CodeOK)
+		}
+	}
+}
+
+// I21, I22: whenever one of the two nodes dies, the box is served by one of them: mail that waits is
+// given once and in order, and a mail of another node that was taken is not taken again. A copy that
+// is not served yet is made anew.
+func TestHandoverIsWhole(t *testing.T) {
+	for step := range 9 {
+		for _, dies := range []string{"neither", "the old home", "the new home"} {
+			t.Run(fmt.Sprintf("%d/%s", step, dies), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+					h.at.mailbox(h.name)
+					h.to.mailbox("agent:other")
+					want := []string{}
+					for i := range 2*maxPieceLen + 7 {
+						want = append(want, fmt.Sprint(i))
+					}
+					h.at.send(h.name, want[:maxPieceLen]...)
+					h.at.send(h.name, want[maxPieceLen:2*maxPieceLen]...)
+					h.at.send(h.name, want[2*maxPieceLen:]...)
+					taken := &proto.Bundle{Number: 1, Box: h.name, Chain: proto.Normal, Runs: []*proto.Run{{Boot: 5, First: 1, Count: 1}}, Letters: h.at.letter("taken", nil)}
+					h.at.take(taken, nil)
+					want = append(want, "taken")
+					h.at.settle(h.name, h.at.first(h.name), box.Ack, proto.CodeOK)
+					want = want[1:]
+					steps := h.steps()
+					h.must(steps[:min(step, len(steps))])
+					switch dies {
+					case "the old home":
+						h.at.restart()
+					case "the new home":
+						h.to.restart()
+					}
+					if step < 6 { // it cannot be served: the next move is another one
+						if err := h.to.Serve(t.Context(), h.name, 2); err == nil {
+							t.Fatal("a copy that is not whole is served")
+						}
+						if step > 0 {
+							if err := h.at.SetHandover(t.Context(), h.name, box.Handover{}); err != nil {
+								t.Fatal(err)
+							}
+						}
+						h.at.send(h.name, "more")
+						want = append(want, "more")
+						h.must(h.steps())
+					} else if step < len(steps) {
+						h.must(steps[step:])
+					}
+					if h.at.Has(h.name) || h.at.HandoverOf(h.name).Stage > 0 {
+						t.Error("the old home still has it")
+					}
+					h.to.restart()
+					if got := h.to.take(taken, nil); got.GetUpToNumber() != 1 || got.GetCode() != proto.CodeMoved { // for another generation
+						taken.Generation = 2
+						if got := h.to.take(taken, nil); got.GetUpToNumber() != 1 {
+							t.Errorf("the mail that was taken: %v", got)
+						}
+					}
+					if got := h.to.all(h.name); !slices.Equal(got, want) {
+						t.Errorf("%d mails, want %d: %s", len(got), len(want), strings.Join(got, " "))
+					}
+					if h.pieces < 3 {
+						t.Errorf("%d pieces", h.pieces)
+					}
+				})
+			})
+		}
+	}
+}
+
+// first returns the next delivery of a box.
+func (f *fixture) first(name string) Delivery {
+	f.t.Helper()
+	s := f.read(name, 1)
+	given, _ := f.next(s, 1)
+	return given[0]
+}
+
+// What readers settle while the box closes counts; a lease that nobody settles is over after a
+// second. A box that is still takes nothing.
+func TestReadersMayFinishBeforeAMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: originID})
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "a", "b")
+		given, _ := f.next(f.read("agent:ceo", 2), 2)
+		began, done := time.Now(), make(chan error, 1)
+		go func() {
+			_, err := f.Stand(t.Context(), "agent:ceo", box.Handover{ID: [16]byte{1}, Peer: homeID, Generation: 1})
+			done <- err
+		}()
+		time.Sleep(leaseWait / 2)
+		f.settle("agent:ceo", given[0], box.Ack, proto.CodeOK)
+		if err := <-done; err != nil || time.Since(began) < leaseWait || time.Since(began) > 2*leaseWait {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		f.settle("agent:ceo", given[1], box.Ack, proto.CodeStale)
+		f.settle("agent:ceo", given[0], box.Ack, proto.CodeOK)
+		sent, err := f.Send(t.Context(), []Item{{Box: "agent:ceo", Letter: f.letter("c", nil)}}, false)
+		if err != nil || sent[0].Code != proto.CodeBusy || sent[0].ForGood {
+			t.Errorf("%+v, %v", sent, err)
+		}
+		if i := f.info("agent:ceo"); i.Waiting != 1 {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+// A piece that no home sends, one for a copy that is not there, and one for which there is no space
+// are refused, and the copy goes without a trace.
+func TestBadPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		h.at.mailbox(h.name)
+		h.at.send(h.name, "a")
+		steps := h.steps()
+		h.must(steps[:2])
+		c, err := h.at.Copy(t.Context(), h.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, err := c.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mails, err := c.Next(t.Context())
+		if err != nil || len(mails.Records) != 1 || mails.Origins[0] != originID {
+			t.Fatalf("%+v, %v", mails, err)
+		}
+		var refused *RefusedError
+		id := h.handover.ID
+		for name, tt := range map[string]struct {
+			id   [16]byte
+			p    Piece
+			want error
+		}{
+			"of another move":          {[16]byte{9}, head, box.ErrNotFound},
+			"before those before it":   {id, mails, nil},
+			"with an unknown origin":   {id, Piece{Records: mails.Records}, box.ErrBadRecord},
+			"with an origin that is 0": {id, Piece{Records: mails.Records, Origins: []proto.PeerID{{}}}, box.ErrBadRecord},
+			"of other records":         {id, Piece{Records: [][]byte{box.AppendRemoveBox(nil, 0)}}, box.ErrBadRecord},
+			"of another box":           {id, Piece{Records: [][]byte{box.AppendLeave(nil, 1)}}, box.ErrBadRecord},
+			"of no record":             {id, Piece{Records: [][]byte{{1}}}, box.ErrBadRecord},
+		} {
+			err := h.to.AddToCopy(t.Context(), h.name, tt.id, &tt.p)
+			if tt.want == nil && !errors.As(err, &refused) || tt.want != nil && !errors.Is(err, tt.want) {
+				t.Errorf("a piece %s: %v", name, err)
+			}
+		}
+		if err := h.to.SetLimits(t.Context(), box.Limits{Bytes: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.to.AddToCopy(t.Context(), h.name, id, &head); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.to.AddToCopy(t.Context(), h.name, id, &mails); !errors.As(err, &refused) || refused.Code != proto.CodeFull {
+			t.Errorf("without space: %v", err)
+		}
+		h.to.mailbox("agent:taken")
+		taken := h.settings
+		taken.Name = "agent:taken"
+		if err := h.to.BeginCopy(t.Context(), taken, h.handover); !errors.As(err, &refused) || refused.Code != proto.CodeDuplicate {
+			t.Errorf("of a box that is there: %v", err)
+		}
+		if err := errors.Join(h.to.DropCopy(t.Context(), h.name), h.to.DropCopy(t.Context(), h.name)); err != nil || h.to.HandoverOf(h.name).Stage > 0 {
+			t.Errorf("%v, %+v", err, h.to.HandoverOf(h.name))
+		}
+		if err := h.to.EndCopy(t.Context(), h.name, id); !errors.Is(err, box.ErrNotFound) {
+			t.Errorf("the end of no copy: %v", err)
+		}
+	})
+}
+
+// The bodies of large mail are needed by a copy as by a box, and no more at the old home.
+func TestBodiesOfAMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freed := 0
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID, Freed: func([32]byte) { freed++ }}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		h.at.mailbox(h.name)
+		if _, err := h.at.Send(t.Context(), []Item{{Box: h.name, Letter: h.at.letter("", large('a'))}}, false); err != nil {
+			t.Fatal(err)
+		}
+		steps := h.steps()
+		h.must(steps[:5])
+		if got := h.to.objects(); !strings.HasPrefix(got, "a") {
+			t.Errorf("the copy needs %q", got)
+		}
+		h.must(steps[5:])
+		synctest.Wait()
+		if got := h.at.objects(); got != "" || freed != 1 {
+			t.Errorf("the old home needs %q, %d are free", got, freed)
+		}
+	})
+}
+
+// What was settled before a box is still is on disk and applied when it is.
+func TestSettledBeforeABoxIsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: originID})
+		f.late = new(lateLog)
+		f.restart()
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "a")
+		d := f.first("agent:ceo")
+		still, settled := make(chan error, 1), make(chan []Settled, 1)
+		go func() {
+			_, err := f.Stand(t.Context(), "agent:ceo", box.Handover{ID: [16]byte{1}, Peer: homeID, Generation: 1})
+			still <- err
+		}()
+		time.Sleep(leaseWait / 2)
+		f.late.hold()
+		time.Sleep(leaseWait)
+		go func() {
+			r, err := f.Settle(t.Context(), "agent:ceo", "", []Settlement{{Handle: d.Handle, Op: box.Ack}})
+			if err != nil {
+				t.Error(err)
+			}
+			settled <- r
+		}()
+		synctest.Wait()
+		f.late.answer(1) // it is still; the acknowledgment was written after that, and decided before
+		synctest.Wait()
+		select {
+		case err := <-still:
+			t.Fatalf("it is copied before that is applied: %v", err)
+		default:
+		}
+		for range 2 {
+			f.late.answer(1)
+			synctest.Wait()
+		}
+		if err := <-still; err != nil {
+			t.Error(err)
+		}
+		if r := <-settled; r[0].Code != proto.CodeOK {
+			t.Errorf("%+v", r)
+		}
+		if i := f.info("agent:ceo"); i.Waiting != 0 {
+			t.Errorf("%+v", i)
+		}
+	})
+}
