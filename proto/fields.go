@@ -322,6 +322,14 @@ var fieldLimits = map[string]fieldLimit{
 	"Settled.unsettled":        count(MaxBundle),
 	"Settled.detail":           size(maxDetail),
 	"Settled.extended":         count(MaxBundle),
+	"BoxPart.box":              size(MaxTarget),
+	"BoxPart.handover":         size(HandoverSize),
+	"BoxPart.settings":         size(MaxBoxSettings),
+	"BoxPart.records":          {count: MaxBundle, size: MaxParts, together: true},
+	"BoxPart.origins":          each(MaxBundle, maxKeyBytes),
+	"BoxTaken.box":             size(MaxTarget),
+	"BoxTaken.handover":        size(HandoverSize),
+	"BoxTaken.detail":          size(maxDetail),
 }
 
 // Limits of what only the node itself writes: elements and bytes.

@@ -152,6 +152,8 @@ func FuzzOpened(f *testing.F)   { fuzzMessage(f, new(Opened)) }
 func FuzzDeliver(f *testing.F)  { fuzzMessage(f, new(Deliver)) }
 func FuzzSettle(f *testing.F)   { fuzzMessage(f, new(Settle)) }
 func FuzzSettled(f *testing.F)  { fuzzMessage(f, new(Settled)) }
+func FuzzBoxPart(f *testing.F)  { fuzzMessage(f, new(BoxPart)) }
+func FuzzBoxTaken(f *testing.F) { fuzzMessage(f, new(BoxTaken)) }
 
 func FuzzDecompress(f *testing.F) {
 	for _, c := range zipCases(f) {

@@ -34,6 +34,10 @@ func goldenMail() map[string]pb.Message {
 		}},
 		"settled":        &Settled{Ref: 2, Unsettled: []*Unsettled{{Index: 1, Code: CodeStale}}, Extended: []*Extended{{Index: 2, LeaseMs: 30_000}}},
 		"settled_inline": &Settled{Ref: 2, Extended: []*Extended{{LeaseMs: 60_000, Inline: true}}},
+		"box_part_first": &BoxPart{Box: "agent:desk", Handover: seq(7, 16), Generation: 3, Number: 1, Settings: []byte("settings")},
+		"box_part":       &BoxPart{Box: "agent:desk", Handover: seq(7, 16), Generation: 3, Number: 2, Records: [][]byte{[]byte("a"), []byte("b")}, Origins: [][]byte{seq(5, 32)}, Last: true},
+		"box_part_drop":  &BoxPart{Box: "agent:desk", Handover: seq(7, 16), Generation: 3, Dropped: true},
+		"box_taken":      &BoxTaken{Box: "agent:desk", Handover: seq(7, 16), Number: 2, Code: CodeFull, Detail: "the node has too much mail", State: CopyParts},
 		"settled_denied": &Settled{Ref: 2, Code: CodeDenied, Detail: "not allowed"},
 	}
 }

@@ -20,10 +20,12 @@ const (
 	MaxKey          = 256       // an idempotency or ordering key
 	MaxTarget       = 256       // a target, the name of a box
 	MaxLetters      = MaxLetter // the letters of a bundle or a delivery
-	MaxQueueState   = 48 << 10  // the state of one queue, with its deeds
-	MaxDeed         = 1 << 10   // the details of a deed, and of the certificate that signs it
-	MaxLease        = 5 << 10   // a task's lease with its history
-	MaxStderr       = 4 << 10   // of a handler's standard error that is kept
+	MaxParts        = 512 << 10 // the records of a part of a box
+	MaxBoxSettings  = 16 << 10
+	MaxQueueState   = 48 << 10 // the state of one queue, with its deeds
+	MaxDeed         = 1 << 10  // the details of a deed, and of the certificate that signs it
+	MaxLease        = 5 << 10  // a task's lease with its history
+	MaxStderr       = 4 << 10  // of a handler's standard error that is kept
 	MaxReason       = 1 << 10
 )
 

@@ -139,6 +139,59 @@ func (SettleVerb) EnumDescriptor() ([]byte, []int) {
 	return file_mail_proto_rawDescGZIP(), []int{1}
 }
 
+// CopyState is how far the copy of a box is.
+type CopyState int32
+
+const (
+	CopyState_COPY_STATE_UNSPECIFIED CopyState = 0 // there is none
+	CopyState_COPY_STATE_PARTS       CopyState = 1 // a part of the box is there
+	CopyState_COPY_STATE_WHOLE       CopyState = 2 // all of it is, and durable
+	CopyState_COPY_STATE_SERVED      CopyState = 3 // it is the box, which its new home serves
+)
+
+// Enum value maps for CopyState.
+var (
+	CopyState_name = map[int32]string{
+		0: "COPY_STATE_UNSPECIFIED",
+		1: "COPY_STATE_PARTS",
+		2: "COPY_STATE_WHOLE",
+		3: "COPY_STATE_SERVED",
+	}
+	CopyState_value = map[string]int32{
+		"COPY_STATE_UNSPECIFIED": 0,
+		"COPY_STATE_PARTS":       1,
+		"COPY_STATE_WHOLE":       2,
+		"COPY_STATE_SERVED":      3,
+	}
+)
+
+func (x CopyState) Enum() *CopyState {
+	p := new(CopyState)
+	*p = x
+	return p
+}
+
+func (x CopyState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CopyState) Descriptor() protoreflect.EnumDescriptor {
+	return file_mail_proto_enumTypes[2].Descriptor()
+}
+
+func (CopyState) Type() protoreflect.EnumType {
+	return &file_mail_proto_enumTypes[2]
+}
+
+func (x CopyState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CopyState.Descriptor instead.
+func (CopyState) EnumDescriptor() ([]byte, []int) {
+	return file_mail_proto_rawDescGZIP(), []int{2}
+}
+
 // Bundle is mails of one chain, from the node in whose spool they are to the home of their
 // box. A chain is what one origin sends to one box in one class.
 type Bundle struct {
@@ -1217,6 +1270,203 @@ func (x *Extended) GetInline() bool {
 	return false
 }
 
+// BoxPart is a part of a box of the mesh that is handed over, from its home to the next one, which
+// adds it to a copy that is not served yet. The next part is sent when this one is answered. After
+// the last one, and a deed that makes the receiver the home, the question is sent until the box is
+// served there.
+type BoxPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Box           string                 `protobuf:"bytes,1,opt,name=box,proto3" json:"box,omitempty"`                // at most MaxTarget bytes
+	Handover      []byte                 `protobuf:"bytes,2,opt,name=handover,proto3" json:"handover,omitempty"`      // 16 random bytes: of this handover
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of its sender as the home, from 1
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`         // of the part, from 1; 0: a question how far the copy is
+	Settings      []byte                 `protobuf:"bytes,5,opt,name=settings,proto3" json:"settings,omitempty"`      // of the first part, and of that alone: a BOX record of the ledger, at most MaxBoxSettings bytes
+	Records       [][]byte               `protobuf:"bytes,6,rep,name=records,proto3" json:"records,omitempty"`        // of the others: those of the ledger that a copy takes, at most MaxBundle, of MaxParts bytes together
+	Origins       [][]byte               `protobuf:"bytes,7,rep,name=origins,proto3" json:"origins,omitempty"`        // PeerIDs of the nodes from which the mails in it came, at most MaxBundle: a record names its own by the place in this list, from 1
+	Last          bool                   `protobuf:"varint,8,opt,name=last,proto3" json:"last,omitempty"`             // it is the last one
+	Dropped       bool                   `protobuf:"varint,9,opt,name=dropped,proto3" json:"dropped,omitempty"`       // of a question: the box is not handed over, and the copy of no use
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoxPart) Reset() {
+	*x = BoxPart{}
+	mi := &file_mail_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoxPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoxPart) ProtoMessage() {}
+
+func (x *BoxPart) ProtoReflect() protoreflect.Message {
+	mi := &file_mail_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoxPart.ProtoReflect.Descriptor instead.
+func (*BoxPart) Descriptor() ([]byte, []int) {
+	return file_mail_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BoxPart) GetBox() string {
+	if x != nil {
+		return x.Box
+	}
+	return ""
+}
+
+func (x *BoxPart) GetHandover() []byte {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
+func (x *BoxPart) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BoxPart) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *BoxPart) GetSettings() []byte {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *BoxPart) GetRecords() [][]byte {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *BoxPart) GetOrigins() [][]byte {
+	if x != nil {
+		return x.Origins
+	}
+	return nil
+}
+
+func (x *BoxPart) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *BoxPart) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
+}
+
+// BoxTaken answers a BoxPart.
+type BoxTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Box           string                 `protobuf:"bytes,1,opt,name=box,proto3" json:"box,omitempty"`
+	Handover      []byte                 `protobuf:"bytes,2,opt,name=handover,proto3" json:"handover,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`                    // of the part
+	Code          Code                   `protobuf:"varint,4,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // why it was not taken; 0: it is durable
+	Detail        string                 `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
+	State         CopyState              `protobuf:"varint,6,opt,name=state,proto3,enum=transport.v1.CopyState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoxTaken) Reset() {
+	*x = BoxTaken{}
+	mi := &file_mail_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoxTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoxTaken) ProtoMessage() {}
+
+func (x *BoxTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_mail_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoxTaken.ProtoReflect.Descriptor instead.
+func (*BoxTaken) Descriptor() ([]byte, []int) {
+	return file_mail_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *BoxTaken) GetBox() string {
+	if x != nil {
+		return x.Box
+	}
+	return ""
+}
+
+func (x *BoxTaken) GetHandover() []byte {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
+func (x *BoxTaken) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *BoxTaken) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
+}
+
+func (x *BoxTaken) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *BoxTaken) GetState() CopyState {
+	if x != nil {
+		return x.State
+	}
+	return CopyState_COPY_STATE_UNSPECIFIED
+}
+
 var File_mail_proto protoreflect.FileDescriptor
 
 const file_mail_proto_rawDesc = "" +
@@ -1322,7 +1572,26 @@ const file_mail_proto_rawDesc = "" +
 	"\bExtended\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\x04R\aleaseMs\x12\x16\n" +
-	"\x06inline\x18\x03 \x01(\bR\x06inline*b\n" +
+	"\x06inline\x18\x03 \x01(\bR\x06inline\"\xed\x01\n" +
+	"\aBoxPart\x12\x10\n" +
+	"\x03box\x18\x01 \x01(\tR\x03box\x12\x1a\n" +
+	"\bhandover\x18\x02 \x01(\fR\bhandover\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x1a\n" +
+	"\bsettings\x18\x05 \x01(\fR\bsettings\x12\x18\n" +
+	"\arecords\x18\x06 \x03(\fR\arecords\x12\x18\n" +
+	"\aorigins\x18\a \x03(\fR\aorigins\x12\x12\n" +
+	"\x04last\x18\b \x01(\bR\x04last\x12\x18\n" +
+	"\adropped\x18\t \x01(\bR\adropped\"\xbf\x01\n" +
+	"\bBoxTaken\x12\x10\n" +
+	"\x03box\x18\x01 \x01(\tR\x03box\x12\x1a\n" +
+	"\bhandover\x18\x02 \x01(\fR\bhandover\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12&\n" +
+	"\x04code\x18\x04 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12-\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x17.transport.v1.CopyStateR\x05state*b\n" +
 	"\aReadEnd\x12\x18\n" +
 	"\x14READ_END_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREAD_END_RETURN\x10\x01\x12\x14\n" +
@@ -1337,7 +1606,12 @@ const file_mail_proto_rawDesc = "" +
 	"\x12SETTLE_VERB_EXTEND\x10\x04\x12\x15\n" +
 	"\x11SETTLE_VERB_DEFER\x10\x05\x12\x16\n" +
 	"\x12SETTLE_VERB_BOUNCE\x10\x06\x12\x16\n" +
-	"\x12SETTLE_VERB_RETURN\x10\aB$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x12SETTLE_VERB_RETURN\x10\a*j\n" +
+	"\tCopyState\x12\x1a\n" +
+	"\x16COPY_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10COPY_STATE_PARTS\x10\x01\x12\x14\n" +
+	"\x10COPY_STATE_WHOLE\x10\x02\x12\x15\n" +
+	"\x11COPY_STATE_SERVED\x10\x03B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_mail_proto_rawDescOnce sync.Once
@@ -1351,47 +1625,52 @@ func file_mail_proto_rawDescGZIP() []byte {
 	return file_mail_proto_rawDescData
 }
 
-var file_mail_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_mail_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_mail_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_mail_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_mail_proto_goTypes = []any{
 	(ReadEnd)(0),       // 0: transport.v1.ReadEnd
 	(SettleVerb)(0),    // 1: transport.v1.SettleVerb
-	(*Bundle)(nil),     // 2: transport.v1.Bundle
-	(*Run)(nil),        // 3: transport.v1.Run
-	(*Bundled)(nil),    // 4: transport.v1.Bundled
-	(*Skipped)(nil),    // 5: transport.v1.Skipped
-	(*Open)(nil),       // 6: transport.v1.Open
-	(*Opened)(nil),     // 7: transport.v1.Opened
-	(*Deliver)(nil),    // 8: transport.v1.Deliver
-	(*Delivery)(nil),   // 9: transport.v1.Delivery
-	(*Settle)(nil),     // 10: transport.v1.Settle
-	(*Settlement)(nil), // 11: transport.v1.Settlement
-	(*Settled)(nil),    // 12: transport.v1.Settled
-	(*Unsettled)(nil),  // 13: transport.v1.Unsettled
-	(*Extended)(nil),   // 14: transport.v1.Extended
-	(Class)(0),         // 15: transport.v1.Class
-	(Code)(0),          // 16: transport.v1.Code
+	(CopyState)(0),     // 2: transport.v1.CopyState
+	(*Bundle)(nil),     // 3: transport.v1.Bundle
+	(*Run)(nil),        // 4: transport.v1.Run
+	(*Bundled)(nil),    // 5: transport.v1.Bundled
+	(*Skipped)(nil),    // 6: transport.v1.Skipped
+	(*Open)(nil),       // 7: transport.v1.Open
+	(*Opened)(nil),     // 8: transport.v1.Opened
+	(*Deliver)(nil),    // 9: transport.v1.Deliver
+	(*Delivery)(nil),   // 10: transport.v1.Delivery
+	(*Settle)(nil),     // 11: transport.v1.Settle
+	(*Settlement)(nil), // 12: transport.v1.Settlement
+	(*Settled)(nil),    // 13: transport.v1.Settled
+	(*Unsettled)(nil),  // 14: transport.v1.Unsettled
+	(*Extended)(nil),   // 15: transport.v1.Extended
+	(*BoxPart)(nil),    // 16: transport.v1.BoxPart
+	(*BoxTaken)(nil),   // 17: transport.v1.BoxTaken
+	(Class)(0),         // 18: transport.v1.Class
+	(Code)(0),          // 19: transport.v1.Code
 }
 var file_mail_proto_depIdxs = []int32{
-	15, // 0: transport.v1.Bundle.chain:type_name -> transport.v1.Class
-	3,  // 1: transport.v1.Bundle.runs:type_name -> transport.v1.Run
-	16, // 2: transport.v1.Bundled.code:type_name -> transport.v1.Code
-	5,  // 3: transport.v1.Bundled.skipped:type_name -> transport.v1.Skipped
-	16, // 4: transport.v1.Skipped.code:type_name -> transport.v1.Code
+	18, // 0: transport.v1.Bundle.chain:type_name -> transport.v1.Class
+	4,  // 1: transport.v1.Bundle.runs:type_name -> transport.v1.Run
+	19, // 2: transport.v1.Bundled.code:type_name -> transport.v1.Code
+	6,  // 3: transport.v1.Bundled.skipped:type_name -> transport.v1.Skipped
+	19, // 4: transport.v1.Skipped.code:type_name -> transport.v1.Code
 	0,  // 5: transport.v1.Open.end:type_name -> transport.v1.ReadEnd
-	16, // 6: transport.v1.Opened.code:type_name -> transport.v1.Code
-	9,  // 7: transport.v1.Deliver.deliveries:type_name -> transport.v1.Delivery
-	11, // 8: transport.v1.Settle.settlements:type_name -> transport.v1.Settlement
+	19, // 6: transport.v1.Opened.code:type_name -> transport.v1.Code
+	10, // 7: transport.v1.Deliver.deliveries:type_name -> transport.v1.Delivery
+	12, // 8: transport.v1.Settle.settlements:type_name -> transport.v1.Settlement
 	1,  // 9: transport.v1.Settlement.verb:type_name -> transport.v1.SettleVerb
-	16, // 10: transport.v1.Settled.code:type_name -> transport.v1.Code
-	13, // 11: transport.v1.Settled.unsettled:type_name -> transport.v1.Unsettled
-	14, // 12: transport.v1.Settled.extended:type_name -> transport.v1.Extended
-	16, // 13: transport.v1.Unsettled.code:type_name -> transport.v1.Code
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	19, // 10: transport.v1.Settled.code:type_name -> transport.v1.Code
+	14, // 11: transport.v1.Settled.unsettled:type_name -> transport.v1.Unsettled
+	15, // 12: transport.v1.Settled.extended:type_name -> transport.v1.Extended
+	19, // 13: transport.v1.Unsettled.code:type_name -> transport.v1.Code
+	19, // 14: transport.v1.BoxTaken.code:type_name -> transport.v1.Code
+	2,  // 15: transport.v1.BoxTaken.state:type_name -> transport.v1.CopyState
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_mail_proto_init() }
@@ -1405,8 +1684,8 @@ func file_mail_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mail_proto_rawDesc), len(file_mail_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   13,
+			NumEnums:      3,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -78,6 +78,8 @@ const (
 	MessageType_DELIVER        MessageType = 68 // payload is a Deliver, from the home of a box
 	MessageType_SETTLE         MessageType = 69 // payload is a Settle, from a reader
 	MessageType_SETTLED        MessageType = 70 // payload is a Settled
+	MessageType_BOX_PART       MessageType = 71 // payload is a BoxPart, from the old home of a box
+	MessageType_BOX_TAKEN      MessageType = 72 // payload is a BoxTaken, from the new one
 )
 
 // Enum value maps for MessageType.
@@ -134,6 +136,8 @@ var (
 		68: "DELIVER",
 		69: "SETTLE",
 		70: "SETTLED",
+		71: "BOX_PART",
+		72: "BOX_TAKEN",
 	}
 	MessageType_value = map[string]int32{
 		"PING":           0,
@@ -187,6 +191,8 @@ var (
 		"DELIVER":        68,
 		"SETTLE":         69,
 		"SETTLED":        70,
+		"BOX_PART":       71,
+		"BOX_TAKEN":      72,
 	}
 )
 
@@ -317,7 +323,7 @@ const file_message_proto_rawDesc = "" +
 	"\tsignature\x18\x06 \x01(\fR\tsignature\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x90\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xad\x05\n" +
 	"\vMessageType\x12\b\n" +
 	"\x04PING\x10\x00\x12\b\n" +
 	"\x04PONG\x10\x01\x12\b\n" +
@@ -383,7 +389,9 @@ const file_message_proto_rawDesc = "" +
 	"\aDELIVER\x10D\x12\n" +
 	"\n" +
 	"\x06SETTLE\x10E\x12\v\n" +
-	"\aSETTLED\x10FB$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\aSETTLED\x10F\x12\f\n" +
+	"\bBOX_PART\x10G\x12\r\n" +
+	"\tBOX_TAKEN\x10HB$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_message_proto_rawDescOnce sync.Once

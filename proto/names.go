@@ -173,6 +173,16 @@ const (
 	TypeDeliver       = MessageType_DELIVER
 	TypeSettle        = MessageType_SETTLE
 	TypeSettled       = MessageType_SETTLED
+	TypeBoxPart       = MessageType_BOX_PART
+	TypeBoxTaken      = MessageType_BOX_TAKEN
+)
+
+// How far the copy of a box is: see [CopyState].
+const (
+	CopyNone   = CopyState_COPY_STATE_UNSPECIFIED
+	CopyParts  = CopyState_COPY_STATE_PARTS
+	CopyWhole  = CopyState_COPY_STATE_WHOLE
+	CopyServed = CopyState_COPY_STATE_SERVED
 )
 
 // The states that a node reports of itself: see [NodeState].

@@ -74,3 +74,28 @@ func TestBadSettlements(t *testing.T) {
 		checkBad(t, answer, check, name, ErrBadMail, change)
 	}
 }
+
+func TestBadBoxParts(t *testing.T) {
+	good, first := goldenMail()["box_part"].(*BoxPart), goldenMail()["box_part_first"].(*BoxPart)
+	for name, change := range map[string]func(*BoxPart){
+		"no box":                  func(p *BoxPart) { p.Box = "" },
+		"half a handover":         func(p *BoxPart) { p.Handover = seq(7, 8) },
+		"no generation":           func(p *BoxPart) { p.Generation = 0 },
+		"a generation of ages":    func(p *BoxPart) { p.Generation = MaxGeneration + 1 },
+		"records of no part":      func(p *BoxPart) { p.Number = 0 },
+		"records of the first":    func(p *BoxPart) { p.Number = 1 },
+		"no records":              func(p *BoxPart) { p.Records, p.Origins, p.Last = nil, nil, false },
+		"settings of a later one": func(p *BoxPart) { p.Settings = []byte("x") },
+		"half an origin":          func(p *BoxPart) { p.Origins[0] = seq(5, 16) },
+		"more origins than mails": func(p *BoxPart) { p.Origins = [][]byte{seq(5, 32), seq(5, 32), seq(5, 32)} },
+		"dropped with a part":     func(p *BoxPart) { p.Dropped = true },
+	} {
+		checkBad(t, good, (*BoxPart).Check, name, ErrBadMail, change)
+	}
+	checkBad(t, first, (*BoxPart).Check, "a first one without settings", ErrBadMail, func(p *BoxPart) { p.Settings = nil })
+	checkBad(t, first, (*BoxPart).Check, "a first one that is the last", ErrBadMail, func(p *BoxPart) { p.Last = true })
+	taken := goldenMail()["box_taken"].(*BoxTaken)
+	checkBad(t, taken, (*BoxTaken).Check, "taken of no box", ErrBadMail, func(p *BoxTaken) { p.Box = "" })
+	checkBad(t, taken, (*BoxTaken).Check, "taken in no handover", ErrBadMail, func(p *BoxTaken) { p.Handover = nil })
+	checkBad(t, taken, (*BoxTaken).Check, "a state of the future", ErrBadMail, func(p *BoxTaken) { p.State = CopyServed + 1 })
+}

@@ -47,7 +47,7 @@ var places = []struct {
 	{proto.TypeGrant, 39, asOwnership},
 	{proto.TypeReady, proto.TypeLookupReply, onCtl},
 	{proto.TypeQueueAsk, 59, asOwnership},
-	{proto.TypeBundle, proto.TypeSettled, asMail},
+	{proto.TypeBundle, proto.TypeBoxTaken, asMail},
 }
 
 // placeTable has the places by type.

@@ -34,7 +34,7 @@ func TestPlaces(t *testing.T) {
 		{[]proto.MessageType{proto.TypeGrant, proto.TypeTimelineReply, proto.TypeQueueAsk, proto.TypeQueueAnswer}, place{stream: proto.StreamTask, posted: true}},
 		{[]proto.MessageType{39, 46, 59}, place{stream: proto.StreamTask, posted: true}}, // newer messages about ownership
 		{[]proto.MessageType{-1, 19, 40, 60, 63, 99, 127, 128, 1 << 30}, place{stream: proto.StreamTask, numbered: true}},
-		{[]proto.MessageType{proto.TypeBundle, proto.TypeSettled}, place{stream: proto.StreamMail, numbered: true}},
+		{[]proto.MessageType{proto.TypeBundle, proto.TypeBoxTaken}, place{stream: proto.StreamMail, numbered: true}},
 		{[]proto.MessageType{proto.TypeReady, proto.TypeLookup, proto.TypeLookupReply}, place{stream: proto.StreamCtl}},
 	} {
 		for _, typ := range tt.types {
