@@ -53,6 +53,8 @@ var actions = map[string]string{
 	"removeMailbox":       "mailbox.remove",
 	"purgeMailbox":        "mailbox.purge",
 	"redriveMailbox":      "mailbox.redrive",
+	"handOffMailbox":      "mailbox.handoff",
+	"handOffTopic":        "topic.handoff",
 	"unblockMailbox":      "mailbox.unblock",
 	"setTopic":            "topic.set",
 	"removeTopic":         "topic.remove",

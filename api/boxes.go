@@ -99,6 +99,16 @@ func (s *Server) routeMailboxes() {
 	route(s, purge, func(ctx context.Context, in *ofMailbox[*wire.PurgeMail]) (wire.PurgedMail, error) {
 		return s.mail.Purge(ctx, in.Box, orZero(in.Body))
 	})
+	route(s, handOffOp(mailboxPath, "handOffMailbox", "a mailbox"), func(ctx context.Context, in *ofMailbox[wire.HandOffBox]) (wire.MovedBox, error) {
+		return s.mail.Handoff(ctx, in.Box, in.Body.To)
+	})
+}
+
+// handOffOp describes the handover of a box.
+func handOffOp(path, id, noun string) huma.Operation {
+	o := op("POST", path+"/handoff", id, "mail", "Hand over "+noun+" of the mesh to another home")
+	o.Description = "All of it goes: mail, settings, subscriptions, dead letters. The response comes when the other node is the home; meanwhile nobody sends to the box or reads it. If the request fails or ends before that, the box stays."
+	return o
 }
 
 func (s *Server) routeTopics() {
@@ -118,6 +128,9 @@ func (s *Server) routeTopics() {
 	})
 	route(s, op("POST", topicPath+"/purge", "purgeTopic", "mail", "Remove what waits in a topic"), func(ctx context.Context, in *ofTopic[*wire.PurgeMail]) (wire.PurgedMail, error) {
 		return s.mail.Purge(ctx, in.name(), orZero(in.Body))
+	})
+	route(s, handOffOp(topicPath, "handOffTopic", "a topic"), func(ctx context.Context, in *ofTopic[wire.HandOffBox]) (wire.MovedBox, error) {
+		return s.mail.Handoff(ctx, in.name(), in.Body.To)
 	})
 }
 

@@ -66,7 +66,7 @@ func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 		}
 		for _, id := range s.Boxes() {
 			settings, ok := s.Settings(id)
-			if !ok || settings.Kind == box.Spool {
+			if !ok || settings.Kind == box.Spool || settings.Handover.IsCopy() {
 				continue
 			}
 			n, ok := before[settings.Name]

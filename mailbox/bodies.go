@@ -57,6 +57,9 @@ func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMai
 	if k == nil {
 		return proto.CodeNoHandler, fmt.Sprintf("no box %q", m.Box)
 	}
+	if b.comesFrom(m.Box, from) {
+		return b.storedBody(l)
+	}
 	admit, err := b.admit(ctx, k, from)
 	if err != nil {
 		return proto.CodeBusy, "the node is stopping"

@@ -26,10 +26,13 @@ import (
 type sender struct {
 	err  error
 	sent []string
+	to   func(offer *proto.Offer, name string) error // nil: nobody
 }
 
-func (s *sender) Send(_ context.Context, _ proto.PeerID, _ *proto.Offer, name string) error {
-	s.sent = append(s.sent, name)
+func (s *sender) Send(_ context.Context, _ proto.PeerID, offer *proto.Offer, name string) error {
+	if s.sent = append(s.sent, name); s.to != nil {
+		return s.to(offer, name)
+	}
 	return s.err
 }
 

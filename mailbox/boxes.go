@@ -52,6 +52,10 @@ type Boxes struct {
 	renamed chan struct{}           // names of the mesh have other homes
 	moving  map[string]*mail.Moving // boxes that lost their home; of the goroutine of followHomes
 
+	handing  sync.Mutex          // guards handings
+	handings map[string]*handing // boxes that are handed over from here, by name
+	incoming incoming
+
 	waits    *waits
 	archived atomic.Uint64 // dead letters since the start
 }
@@ -75,10 +79,24 @@ type Names interface {
 	// HomeOf returns the home of a name and its generation, or an error wrapping
 	// [wire.ErrNotFound].
 	HomeOf(name string) (home proto.PeerID, generation uint64, err error)
+	NameKeeper
+	NameGiver
+}
+
+// A NameKeeper makes this node the home of names.
+type NameKeeper interface {
 	// Title makes this node the home of a name, unless it is that already.
 	Title(ctx context.Context, name string, kind proto.TitleKind) error
 	// Remove gives up a name whose home is this node.
 	Remove(ctx context.Context, name string) error
+}
+
+// A NameGiver makes other nodes the homes of names.
+type NameGiver interface {
+	// MayTake returns why a node cannot become the home of a name now.
+	MayTake(name string, to proto.PeerID) error
+	// HandOff makes another node the home of a name whose home is this one, durably.
+	HandOff(ctx context.Context, name string, to proto.PeerID) error
 }
 
 // Ledgers opens the ledger of the node, and keeps what leaves it. A node that never had a box
@@ -133,6 +151,11 @@ const (
 	PointLeased   = "mail/leased"   // the mails are leased, the reader does not have them
 	PointSettle   = "mail/settle"   // what the reader did with them is not on disk
 	PointSettled  = "mail/settled"  // it is on disk, the reader has no answer yet
+	PointPart     = "mail/part"     // a box is still, a part of it is not sent
+	PointCopy     = "mail/copy"     // a part has arrived and is not on disk
+	PointCopied   = "mail/copied"   // it is on disk, the answer is not sent
+	PointServe    = "mail/serve"    // a copy is whole and its home is here, it is not served
+	PointLeave    = "mail/leave"    // the new home serves a box, which is still at the old one
 )
 
 // Open returns the boxes of a node, and opens its ledger if it has one.
@@ -144,7 +167,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, handings: map[string]*handing{}, incoming: incoming{all: map[string]*incomingBox{}}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})

@@ -74,6 +74,9 @@ type names struct {
 	fail  error // of Remove
 	mu    sync.Mutex
 	homes map[string]proto.PeerID
+	given map[string]uint64 // how often a name was handed over
+
+	handed func(name string, to proto.PeerID) // called when one was; nil: nobody is told
 
 	changed        func()
 	titled, looked func() // called once: when a home was looked up after a Title
@@ -102,6 +105,7 @@ func (n *names) watch(changed func()) { n.changed = changed }
 func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
 	n.mu.Lock()
 	home, ok := n.homes[name]
+	generation := 1 + n.given[name]
 	looked := n.looked
 	n.looked = nil
 	n.mu.Unlock()
@@ -111,7 +115,7 @@ func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
 	if !ok {
 		return home, 0, wire.ErrNotFound
 	}
-	return home, 1, nil
+	return home, generation, nil
 }
 
 func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
@@ -121,6 +125,27 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 		n.homes[name] = n.self
 	}
 	n.looked, n.titled = n.titled, nil
+	return nil
+}
+
+func (n *names) MayTake(string, proto.PeerID) error { return n.fail }
+
+// HandOff makes p the home of a name.
+func (n *names) HandOff(_ context.Context, name string, p proto.PeerID) error {
+	if n.fail != nil {
+		return n.fail
+	}
+	n.mu.Lock()
+	if n.given == nil {
+		n.given = map[string]uint64{}
+	}
+	n.given[name]++
+	n.homes[name] = p
+	n.mu.Unlock()
+	n.changed()
+	if n.handed != nil {
+		n.handed(name, p)
+	}
 	return nil
 }
 

@@ -58,7 +58,15 @@ func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail
 	if strings.Contains(name, "@") {
 		return nil // its home is in its name
 	}
+	if at.Handover.IsCopy() {
+		return b.followCopy(ctx, k, name, at.Handover)
+	}
 	home, generation, err := b.parts.Names.HomeOf(name)
+	if err == nil && at.Handover.IsLeaving() {
+		if done, err := b.followHandover(ctx, k, name, at.Handover, home, generation); done || err != nil {
+			return err
+		}
+	}
 	switch {
 	case err != nil:
 		return nil // nobody has the name now
@@ -154,18 +162,27 @@ func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home p
 		return err
 	}
 	delete(b.moving, name)
+	return b.tellMoved(ctx, k, name, home, m.Moved)
+}
+
+// tellMoved notes that a box is gone from here, and tells that what was in it is at its home.
+func (b *Boxes) tellMoved(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error {
 	b.waits.forget(name)
 	if err := b.readRules(ctx, k); err != nil {
 		return err
 	}
-	kind, _, _ := strings.Cut(name, ":")
-	if kind != wire.BoxTopic {
-		kind = wire.BoxMailbox
-	}
 	to := b.parts.Book.NameOf(home)
-	b.cfg.Logger.Warn("another node is the home of a box of the mesh: what was in the box here goes there", "box", name, "home", to, "mails", m.Moved)
-	b.cfg.Event(wire.EventMailMoved, home, map[string]string{"box": name, "count": fmt.Sprint(m.Moved)})
-	return b.cfg.AuditSystem(ctx, kind+".move", fmt.Sprintf("%s to %s: %d mails", name, to, m.Moved))
+	b.cfg.Logger.Warn("another node is the home of a box of the mesh: what was in the box here goes there", "box", name, "home", to, "mails", mails)
+	b.cfg.Event(wire.EventMailMoved, home, map[string]string{"box": name, "count": fmt.Sprint(mails)})
+	return b.cfg.AuditSystem(ctx, kindOf(name)+".move", fmt.Sprintf("%s to %s: %d mails", name, to, mails))
+}
+
+// kindOf returns the kind of a box of the mesh.
+func kindOf(name string) string {
+	if strings.HasPrefix(name, proto.TopicPrefix) {
+		return wire.BoxTopic
+	}
+	return wire.BoxMailbox
 }
 
 // closeBox lets a box take and give no more mail, and its dead letters go to the archive.

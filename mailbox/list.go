@@ -25,7 +25,7 @@ func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
 	}
 	err := k.View(ctx, func(s *box.State) {
 		for _, id := range s.Boxes() {
-			if i, _ := s.Info(id); i.Settings.Kind == box.Spool {
+			if i, _ := s.Info(id); i.Settings.Kind == box.Spool || i.Settings.Handover.IsCopy() {
 				continue
 			}
 			if v := b.view(s, id); kind == "" || v.Kind == kind {
@@ -465,6 +465,9 @@ func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscr
 	err = k.View(ctx, func(s *box.State) {
 		for _, id := range s.Boxes() {
 			i, _ := s.Info(id)
+			if i.Settings.Handover.IsCopy() {
+				continue
+			}
 			p := place{name: i.Settings.Name, text: b.text(strings.TrimPrefix(i.Settings.Name, box.SpoolPrefix))}
 			if p.spool() {
 				all = append(all, subscription{place: p})

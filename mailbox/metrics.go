@@ -21,12 +21,13 @@ var (
 	descArchived = prometheus.NewDesc("balefire_mail_archived_total", "Dead letters of mail that were archived since the start, because they were too many or too old.", nil, nil)
 	descNeeded   = prometheus.NewDesc("balefire_ledger_needed_bytes", "Bytes of the records of the ledger that were needed at the last checkpoint, or at the start: of mail that waits, is kept, or is dead.", nil, nil)
 	descMoved    = prometheus.NewDesc("balefire_ledger_moved_bytes_total", "Bytes that were written since the start to move mail out of segments of which little was needed.", nil, nil)
+	descParts    = prometheus.NewDesc("balefire_mail_parts_refused_total", "Parts of boxes that were to be handed over to this node, and that no home sends, since the start.", nil, nil)
 	descOldest   = prometheus.NewDesc("balefire_mail_oldest_seconds", "Age of the oldest mail in a box; 0: it is empty.", []string{"box"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest, descArchived, descNeeded, descMoved} {
+	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest, descArchived, descNeeded, descMoved, descParts} {
 		ch <- d
 	}
 }
@@ -37,6 +38,7 @@ const collectTime = time.Second
 // Collect reads the counts of the boxes.
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archived.Load()))
+	ch <- prometheus.MustNewConstMetric(descParts, prometheus.CounterValue, float64(m.boxes.incoming.refused.Load()))
 	if k := m.boxes.broker.Load(); k != nil {
 		needed, moved := k.Space()
 		ch <- prometheus.MustNewConstMetric(descNeeded, prometheus.GaugeValue, float64(needed))

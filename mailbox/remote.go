@@ -41,8 +41,10 @@ type exchange struct {
 	bytes   int // of their letters
 
 	offers  chan bodyOffer
-	readers remoteReaders // at the boxes of this node
-	home    remoteHome    // what programs of this node read there
+	parts   chan *proto.BoxPart // of boxes that are handed over to the peer
+	taking  sync.Mutex          // held while a part of the peer is taken
+	readers remoteReaders       // at the boxes of this node
+	home    remoteHome          // what programs of this node read there
 }
 
 // An arrival is a message of a peer that is answered. When the stream on which it came has
@@ -67,7 +69,7 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 	x := b.exchanges[p]
 	if x == nil {
 		x = &exchange{
-			arrived: make(chan struct{}, 1), offers: make(chan bodyOffer, maxOffers), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
+			arrived: make(chan struct{}, 1), offers: make(chan bodyOffer, maxOffers), parts: make(chan *proto.BoxPart), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
 			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, now: b.cfg.Clock.Boot, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{}},
 		}
 		b.exchanges[p] = x
@@ -96,6 +98,7 @@ func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
 	}
 	g.Go(func() error { return b.serveReaders(ctx, l, &x.readers) })
 	g.Go(func() error { return b.sendReads(ctx, l, &x.home) })
+	g.Go(func() error { return b.sendParts(ctx, l, x) })
 	return g.Wait()
 }
 
@@ -319,6 +322,19 @@ func (b *Boxes) Receive(ctx context.Context, from proto.PeerID, m *proto.Message
 			return err
 		}
 		return b.receiveSettle(ctx, from, s)
+	case proto.TypeBoxPart:
+		p := new(proto.BoxPart)
+		if err := decode(m, p); err != nil {
+			return err
+		}
+		return b.receivePart(ctx, from, p)
+	case proto.TypeBoxTaken:
+		a := new(proto.BoxTaken)
+		if err := decode(m, a); err != nil {
+			return err
+		}
+		b.receiveTaken(from, a)
+		return nil
 	}
 	return b.exchange(from).home.receive(m)
 }

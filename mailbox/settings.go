@@ -84,6 +84,9 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 		err = errors.Join(checkBox(p, s), checkSub(p, sub))
 	}
 	if err == nil {
+		err = b.checkComing(ctx, p, s.Seize)
+	}
+	if err == nil {
 		p, err = b.title(ctx, p, s.Seize)
 	}
 	if err != nil {

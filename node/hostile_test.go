@@ -296,6 +296,7 @@ var onTaskStreams = map[proto.MessageType]proto.Body{
 var onMailStreams = map[proto.MessageType]proto.Body{
 	proto.TypeBundle: new(proto.Bundle), proto.TypeBundled: new(proto.Bundled), proto.TypeOpen: new(proto.Open), proto.TypeOpened: new(proto.Opened),
 	proto.TypeDeliver: new(proto.Deliver), proto.TypeSettle: new(proto.Settle), proto.TypeSettled: new(proto.Settled),
+	proto.TypeBoxPart: new(proto.BoxPart), proto.TypeBoxTaken: new(proto.BoxTaken),
 }
 
 // otherStreams are the messages on other streams, where a malformed message breaks the

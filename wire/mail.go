@@ -316,6 +316,20 @@ type PurgedMail struct {
 	DryRun bool `json:"dry_run"`
 }
 
+// HandOffBox names the next home of a mailbox or topic of the mesh.
+type HandOffBox struct {
+	To string `json:"to" minLength:"1" maxLength:"128" doc:"name or id of the new home"`
+}
+
+// A MovedBox is a mailbox or topic of the mesh that was handed over.
+type MovedBox struct {
+	Box        string `json:"box"`
+	Home       string `json:"home" doc:"name of the new home"`
+	Generation uint64 `json:"generation" doc:"of that"`
+	Mails      int    `json:"mails" doc:"that had not ended"`
+	Served     bool   `json:"served" doc:"false: the new home has all of it, and serves it as soon as it has heard that it is the home"`
+}
+
 // A RedriveMail sends dead letters of a box again, as new mails.
 type RedriveMail struct {
 	Seqs []uint64 `json:"seqs,omitempty" maxItems:"1000" doc:"default all that were not sent again yet"`

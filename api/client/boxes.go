@@ -145,6 +145,11 @@ func (c *Client) BoxMails(ctx context.Context, box, sub string, q wire.MailQuery
 	return get[wire.Page[wire.BoxedMail]](ctx, c, path+"/mails", v)
 }
 
+// HandOffBox hands a box of the mesh, whose home is the node, over to another one.
+func (c *Client) HandOffBox(ctx context.Context, box, to string) (wire.MovedBox, error) {
+	return post[wire.MovedBox](ctx, c, boxPath(box)+"/handoff", wire.HandOffBox{To: to})
+}
+
 // PurgeMail removes what waits in a box, or counts it.
 func (c *Client) PurgeMail(ctx context.Context, box string, p wire.PurgeMail) (wire.PurgedMail, error) {
 	return post[wire.PurgedMail](ctx, c, boxPath(box)+"/purge", p)

@@ -64,7 +64,7 @@ var documents = map[string]string{
 	"addSchedule": `{"queue":"q","name":"n","cron":"@daily","kind":"k"}`, "addHandler": `{"kind":"k","type":"echo","allow":["peer:here"]}`,
 	"snapshotStore": `{"dir":"/nowhere/snapshot"}`, "drain": `{"on":true}`,
 	"settleMailbox": `{"ack":["1.1.1"]}`, "settleSubscription": `{"ack":["1.1.1"]}`, "unblockMailbox": `{"key":"k"}`, "unblockSubscription": `{"key":"k"}`,
-	"seekSubscription": `{"to":"first"}`,
+	"seekSubscription": `{"to":"first"}`, "handOffMailbox": `{"to":"beta"}`, "handOffTopic": `{"to":"beta"}`,
 }
 
 // TestEveryCommandIsAudited checks I19 for the routes of the API: each that changes

@@ -92,6 +92,7 @@ func mailMethods() []method {
 
 func boxMethods() []method {
 	removed := wire.PurgedMail{Mails: 7}
+	moved := wire.MovedBox{Box: "agent:desk", Home: "beta", Generation: 2, Mails: 7, Served: true}
 	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}, More: true}
 	return []method{
 		{"Mailboxes", "GET /v1/mailboxes?limit=1000", page(testBox), func(ctx context.Context, c *client.Client) (any, error) { return c.Mailboxes(ctx) }},
@@ -102,6 +103,9 @@ func boxMethods() []method {
 		}},
 		{"Mailbox", "GET /v1/mailboxes/a%2Fb%20%C3%BC", testBox, func(ctx context.Context, c *client.Client) (any, error) { return c.Mailbox(ctx, "a/b ü") }},
 		{"PauseBox", "POST /v1/mailboxes/ceo/pause", testBox, func(ctx context.Context, c *client.Client) (any, error) { return c.PauseBox(ctx, "ceo", "", true) }},
+		{"HandOffBox", `POST /v1/mailboxes/desk/handoff {"to":"beta"}`, moved, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.HandOffBox(ctx, "desk", "beta")
+		}},
 		{"PurgeMail", `POST /v1/mailboxes/ceo/purge {"limit":7,"reason":"old","dry_run":true}`, removed, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.PurgeMail(ctx, "ceo", wire.PurgeMail{Limit: 7, Reason: "old", DryRun: true})
 		}},
@@ -128,6 +132,9 @@ func boxMethods() []method {
 		}},
 		{"PauseBox", "POST /v1/topics/topic:orders/subscriptions/billing/resume", testTopic, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.PauseBox(ctx, "topic:orders", "billing", false)
+		}},
+		{"HandOffBox", `POST /v1/topics/topic:orders/handoff {"to":"beta"}`, moved, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.HandOffBox(ctx, "topic:orders", "beta")
 		}},
 		{"PurgeMail", "POST /v1/topics/topic:orders/purge {}", removed, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.PurgeMail(ctx, "topic:orders", wire.PurgeMail{})

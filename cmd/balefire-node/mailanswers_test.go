@@ -79,6 +79,8 @@ func newMailNode() *clienttest.Node {
 		"GET /v1/topics/{topic}/mails":     listedMails,
 		"PUT /v1/topics/{topic}":           func(r *http.Request) any { return testTopic(r.PathValue("topic"), true) },
 		"DELETE /v1/topics/{topic}":        nil,
+		"POST /v1/mailboxes/{box}/handoff": wire.MovedBox{Box: "agent:desk", Home: "beta", Generation: 2, Mails: 3, Served: true},
+		"POST /v1/topics/{topic}/handoff":  wire.MovedBox{Box: "topic:orders", Home: "beta", Generation: 2, Mails: 3},
 		"POST /v1/topics/{topic}/purge":    wire.PurgedMail{Mails: 3},
 		subPath("PUT", ""):                 func(r *http.Request) any { return topicWith(r) },
 		subPath("DELETE", ""):              nil,

@@ -20,7 +20,7 @@ func mailboxCommand(w *app) *cobra.Command {
 acknowledged it. NAME is agent:NAME@NODE for other nodes, and agent:NAME for the
 programs of this one; a mailbox of the mesh (add --named) is agent:NAME on every
 node. Commands about a mailbox run on its node.`,
-		mailboxAdd(w), mailboxList(w), mailboxShow(w), mailboxSet(w), mailboxPause(w, true), mailboxPause(w, false), mailboxPurge(w), mailboxUnblock(w), mailboxRemove(w))
+		mailboxAdd(w), mailboxList(w), mailboxShow(w), mailboxSet(w), mailboxPause(w, true), mailboxPause(w, false), mailboxPurge(w), mailboxHandOff(w), mailboxUnblock(w), mailboxRemove(w))
 }
 
 // callMail is call for requests about mail.
@@ -339,6 +339,47 @@ func purgeCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, 
 	c.Flags().Var(natural(&r.Limit), "limit", "only the oldest so many; 0: all")
 	c.Flags().StringVar(&r.Reason, "reason", "", "told to the senders")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only count")
+	return c
+}
+
+// handOffLeft says what of a box is set anew at its next home.
+var handOffLeft = map[string]string{"mailbox": "set its handler there", "topic": "there, resume\nsubscriptions that deliver into a box (sub resume)"}
+
+func mailboxHandOff(w *app) *cobra.Command {
+	return handOffCommand(w, "mailbox", "desk", "NAME", oneMailbox, w.completeMailbox, func(name string) string { return name })
+}
+
+// handOffCommand returns the command that hands over a box; box returns the box of an argument.
+func handOffCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, complete cobra.CompletionFunc, box func(string) string) *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use: "handoff " + arg + " --to NODE", Short: "Hand over a " + kind + " of the mesh to another home",
+		Long: `Hand over a ` + kind + ` of the mesh, whose home is this node, to another node, with its
+mail, settings, subscriptions and dead letters. Nothing is lost, and a mail that was
+acknowledged does not come again; leases end. Meanwhile nobody sends to it or reads
+it: mail of other nodes waits there. If it cannot be, the ` + kind + ` stays here. The
+new home starts no program by the word of this one: ` + handOffLeft[kind] + `.`,
+		Example:     fmt.Sprintf("  balefire-node %s handoff %s --to field-07", kind, example),
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: args, ValidArgsFunction: complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if to == "" {
+				return usage("name the node that is to be the home of %s, as in --to field-07", sanitizeLine(args[0]))
+			}
+			moved, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.MovedBox, error) {
+				return c.HandOffBox(ctx, box(args[0]), to)
+			})
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: moved, human: func(p *printer) {
+				if p.line("%s: handed off to %s, with %d mails", moved.Box, moved.Home, moved.Mails); !moved.Served {
+					p.line("%s serves it as soon as it has heard that it is the home", moved.Home)
+				}
+			}})
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "name or id of the new home")
+	_ = c.RegisterFlagCompletionFunc("to", w.completePeerFlag) // the flag exists
 	return c
 }
 

@@ -17,7 +17,7 @@ func topicCommand(w *app) *cobra.Command {
 	return group("topic", "Create topics, show them and publish to them",
 		`What is published to a topic is delivered to each of its subscriptions: see
 balefire-node sub. TOPIC is its name on this node, with or without topic: before it.`,
-		topicAdd(w), topicList(w), topicShow(w), topicSet(w), topicPublish(w), topicPurge(w), topicRemove(w))
+		topicAdd(w), topicList(w), topicShow(w), topicSet(w), topicPublish(w), topicPurge(w), topicHandOff(w), topicRemove(w))
 }
 
 var oneTopic = exactly(1, "the name of a topic")
@@ -153,6 +153,10 @@ The body is a text, a file (@FILE), standard input (-) or empty.`,
 	}
 	f.add(c)
 	return c
+}
+
+func topicHandOff(w *app) *cobra.Command {
+	return handOffCommand(w, "topic", "orders", "TOPIC", oneTopic, w.completeTopic, topicBox)
 }
 
 func topicPurge(w *app) *cobra.Command {

@@ -79,8 +79,8 @@ func TestCommandsOfTheDesign(t *testing.T) {
 	walk(newRoot(w), func(c *cobra.Command) { have = append(have, strings.TrimPrefix(c.CommandPath(), "balefire-node ")) })
 	for _, want := range strings.Split("init,run,status,send,task ls,task show,task watch,task cancel,task retry,task result,task receipts,task purge,dlq ls,dlq show,dlq retry,dlq purge,dlq export,"+
 		"handler add,handler ls,handler rm,peers ls,peers show,peers block,peers unblock,peers forget,peers pending,peers accept,peers name,peers revoke,ping,path,netcheck,mesh members,mesh summary,mesh prune,mesh converge,mesh recover,mesh timeline,mesh ownership-events,queue ls,queue show,queue set,queue members,queue pause,queue resume,queue drain,queue handoff,queue seize,lease ls,lease show,lease conflicts,lease release,drain,stop,events,invite,join,why,bench deliver,bench mail,demo,"+
-		"store stats,store check,store compact,store snapshot,store salvage,store restore,audit verify,audit ls,health,wait,mail send,mail read,mail ack,mail nack,mail extend,mail defer,mail bounce,mail reply,mail await,mail bounces,mail ls,mail show,mail watch,mail history,mailbox add,mailbox ls,mailbox show,mailbox set,mailbox pause,mailbox resume,mailbox purge,mailbox unblock,mailbox rm,"+
-		"topic add,topic ls,topic show,topic set,topic publish,topic purge,topic rm,sub add,sub ls,sub show,sub set,sub seek,sub pause,sub resume,sub rm,config show,config path,config validate,version,completion", ",") {
+		"store stats,store check,store compact,store snapshot,store salvage,store restore,audit verify,audit ls,health,wait,mail send,mail read,mail ack,mail nack,mail extend,mail defer,mail bounce,mail reply,mail await,mail bounces,mail ls,mail show,mail watch,mail history,mailbox add,mailbox ls,mailbox show,mailbox set,mailbox pause,mailbox resume,mailbox purge,mailbox handoff,mailbox unblock,mailbox rm,"+
+		"topic add,topic ls,topic show,topic set,topic publish,topic purge,topic handoff,topic rm,sub add,sub ls,sub show,sub set,sub seek,sub pause,sub resume,sub rm,config show,config path,config validate,version,completion", ",") {
 		if !slices.Contains(have, want) {
 			t.Errorf("no command %s", want)
 		}

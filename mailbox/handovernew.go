@@ -1,0 +1,313 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
+)
+
+// copyIdle is how long the copy of a box that is not whole stays without a new part.
+const copyIdle = 10 * time.Minute
+
+// maxCopies is how many boxes come from other homes at once.
+const maxCopies = 64
+
+// incoming are the copies of boxes that come from their homes, by name. What is not whole when the
+// node stops begins anew.
+type incoming struct {
+	mu      sync.Mutex
+	all     map[string]*incomingBox
+	refused atomic.Uint64 // parts that no home sends
+}
+
+// An incomingBox is the copy of a box on its way.
+type incomingBox struct {
+	from   proto.PeerID
+	id     [16]byte
+	number uint64 // of the newest part
+	at     time.Duration
+}
+
+// receivePart takes a part of a box, or a question about a copy.
+func (b *Boxes) receivePart(ctx context.Context, from proto.PeerID, m *proto.BoxPart) error {
+	x := b.exchange(from)
+	if x.isFull() {
+		return ErrTooManyBundles
+	}
+	answer := &proto.BoxTaken{Box: m.GetBox(), Handover: m.GetHandover(), Number: m.GetNumber()}
+	done := make(chan struct{})
+	if x.taking.TryLock() {
+		go func() {
+			defer close(done)
+			defer x.taking.Unlock()
+			b.answerPart(context.WithoutCancel(ctx), from, m, answer)
+		}()
+	} else {
+		answer.Code, answer.Detail = proto.CodeBusy, "the part before is being written"
+		close(done)
+	}
+	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
+		select {
+		case <-done:
+			return proto.TypeBoxTaken, answer, nil
+		case <-ctx.Done():
+			return 0, nil, ctx.Err()
+		}
+	}, closed: ctx.Done()})
+	return nil
+}
+
+// answerPart does what a part asks for, and says in the answer what came of it.
+func (b *Boxes) answerPart(ctx context.Context, from proto.PeerID, m *proto.BoxPart, answer *proto.BoxTaken) {
+	id := [16]byte(m.GetHandover())
+	if m.GetNumber() == 0 {
+		answer.State = b.copyState(ctx, from, m, id)
+		return
+	}
+	err := b.takePart(ctx, from, m, id)
+	refused, ok := errors.AsType[*mail.RefusedError](err)
+	switch {
+	case err == nil:
+		answer.State = proto.CopyParts
+		if m.GetLast() {
+			answer.State = proto.CopyWhole
+		}
+		return
+	case ok:
+		answer.Code, answer.Detail = refused.Code, cutReason(refused.Detail)
+	case errors.Is(err, store.ErrFull):
+		answer.Code, answer.Detail = proto.CodeFull, cutReason(err.Error())
+	case errors.Is(err, box.ErrBadRecord), errors.Is(err, box.ErrNotFound), errors.Is(err, proto.ErrBadLetter), errors.Is(err, proto.ErrNewLetter):
+		answer.Code, answer.Detail = proto.CodeBadForm, cutReason(err.Error())
+	default:
+		answer.Code, answer.Detail = proto.CodeBusy, "the node is stopping"
+	}
+	if answer.Code == proto.CodeBadForm || answer.Code == proto.CodeDenied {
+		b.incoming.refused.Add(1)
+		b.cfg.Logger.Warn("a part of a box that comes from another home was refused", "box", m.GetBox(), "from", b.parts.Book.NameOf(from), "why", answer.Detail)
+	}
+}
+
+// copyState returns how far the copy of a box is. A copy that its home does not hand over goes.
+func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) proto.CopyState {
+	k := b.broker.Load()
+	if k == nil {
+		return proto.CopyNone
+	}
+	h := k.HandoverOf(m.GetBox())
+	if h.ID != id || h.Peer != from {
+		return proto.CopyNone
+	}
+	if m.GetDropped() && h.IsCopy() && b.isHome(m.GetBox(), from, h.Generation) {
+		if err := b.dropCopy(ctx, k, m.GetBox()); err != nil {
+			b.cfg.Logger.Warn("the copy of a box that is not handed over is still here", "box", m.GetBox(), "why", err)
+		}
+		return proto.CopyNone
+	}
+	switch h.Stage {
+	case box.Copying:
+		return proto.CopyParts
+	case box.Whole:
+		signal(b.renamed) // it is asked for: its home may be here now
+		return proto.CopyWhole
+	case box.Came:
+		return proto.CopyServed
+	}
+	return proto.CopyNone
+}
+
+// isHome reports whether a peer is the home of a name since a generation, as far as is known.
+func (b *Boxes) isHome(name string, p proto.PeerID, generation uint64) bool {
+	home, since, err := b.parts.Names.HomeOf(name)
+	return err == nil && home == p && since == generation
+}
+
+// refusedPart returns the error for a part that is not taken.
+func refusedPart(code proto.Code, format string, args ...any) error {
+	return &mail.RefusedError{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// takePart adds a part to the copy of a box. After an error there is no copy.
+func (b *Boxes) takePart(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
+	name := m.GetBox()
+	if !b.isHome(name, from, m.GetGeneration()) {
+		return refusedPart(proto.CodeDenied, "%.128s is not known here as a box whose home is that node, in generation %d", name, m.GetGeneration())
+	}
+	k, err := b.open()
+	if err != nil {
+		return err
+	}
+	in, again, err := b.nextPart(from, m, id)
+	if again || err != nil {
+		return err
+	}
+	if m.GetNumber() == 1 {
+		err = b.beginCopy(ctx, k, from, m, id)
+	} else {
+		err = b.addPart(ctx, k, m, id)
+	}
+	b.incoming.mu.Lock()
+	defer b.incoming.mu.Unlock()
+	if err != nil {
+		delete(b.incoming.all, name)
+		return errors.Join(err, k.DropCopy(ctx, name))
+	}
+	in.number, in.at = m.GetNumber(), b.cfg.Clock.Mono()
+	if m.GetLast() {
+		delete(b.incoming.all, name)
+	}
+	return nil
+}
+
+// nextPart decides whether a part is the next one, or was here before.
+func (b *Boxes) nextPart(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *incomingBox, again bool, err error) {
+	b.incoming.mu.Lock()
+	defer b.incoming.mu.Unlock()
+	in = b.incoming.all[m.GetBox()]
+	same := in != nil && in.from == from && in.id == id
+	switch {
+	case same && m.GetNumber() <= in.number:
+		return in, true, nil
+	case same && m.GetNumber() == in.number+1:
+		return in, false, nil
+	case m.GetNumber() != 1:
+		if k := b.broker.Load(); m.GetLast() && k != nil && k.HandoverOf(m.GetBox()).ID == id && k.HandoverOf(m.GetBox()).Stage == box.Whole {
+			return nil, true, nil // the answer to the last one was lost
+		}
+		return nil, false, refusedPart(proto.CodeBadForm, "part %d does not follow those that are here: begin again", m.GetNumber())
+	case in == nil && len(b.incoming.all) >= maxCopies:
+		return nil, false, refusedPart(proto.CodeBusy, "%d boxes are on their way here", maxCopies)
+	}
+	in = &incomingBox{from: from, id: id, at: b.cfg.Clock.Mono()}
+	b.incoming.all[m.GetBox()] = in
+	return in, false, nil
+}
+
+// beginCopy begins the copy of a box with its settings.
+func (b *Boxes) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
+	settings, err := box.ParseSettings(m.GetSettings())
+	if err != nil {
+		return err
+	}
+	kind, _ := proto.TitleKindOf(m.GetBox())
+	want := box.Mailbox
+	if kind == proto.TitleTopic {
+		want = box.Topic
+	}
+	if settings.Name != m.GetBox() || settings.Kind != want || settings.Handover != (box.Handover{}) {
+		return refusedPart(proto.CodeBadForm, "settings of another box")
+	}
+	if own := b.mailbox(strings.TrimPrefix(m.GetBox(), proto.AgentPrefix), b.cfg.Self); want == box.Mailbox && k.Has(own.name) {
+		return refusedPart(proto.CodeDuplicate, "that node has a mailbox of its own with this name")
+	}
+	n := notesOf(settings)
+	n.Handler = nil // a node starts the programs that its own people name
+	settings.Notes = n.encode()
+	return k.BeginCopy(ctx, settings, box.Handover{ID: id, Peer: from, Generation: m.GetGeneration()})
+}
+
+// addPart adds a part, whose bodies must be here.
+func (b *Boxes) addPart(ctx context.Context, k *mail.Broker, m *proto.BoxPart, id [16]byte) error {
+	piece := mail.Piece{Records: m.GetRecords()}
+	for _, o := range m.GetOrigins() {
+		piece.Origins = append(piece.Origins, proto.PeerID(o))
+	}
+	for l, err := range piece.Letters() {
+		if err != nil {
+			return err
+		}
+		if code, detail := b.storedBody(l); code != proto.CodeOK {
+			return refusedPart(code, "mail %s: %s", l.ID, detail)
+		}
+	}
+	if err := b.cfg.Fail(PointCopy); err != nil {
+		return err
+	}
+	err := k.AddToCopy(ctx, m.GetBox(), id, &piece)
+	if err == nil && m.GetLast() {
+		err = k.EndCopy(ctx, m.GetBox(), id)
+	}
+	if err == nil {
+		err = b.cfg.Fail(PointCopied)
+	}
+	return err
+}
+
+// comesFrom reports whether a box comes here from a peer now, with the bodies of its mail.
+func (b *Boxes) comesFrom(name string, p proto.PeerID) bool {
+	b.incoming.mu.Lock()
+	defer b.incoming.mu.Unlock()
+	in := b.incoming.all[name]
+	return in != nil && in.from == p
+}
+
+func (b *Boxes) dropCopy(ctx context.Context, k *mail.Broker, name string) error {
+	b.incoming.mu.Lock()
+	delete(b.incoming.all, name)
+	b.incoming.mu.Unlock()
+	return k.DropCopy(ctx, name)
+}
+
+// followCopy serves the copy of a box whose home this node has become, or drops one that will never
+// be served.
+func (b *Boxes) followCopy(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
+	home, generation, err := b.parts.Names.HomeOf(name)
+	b.incoming.mu.Lock()
+	in := b.incoming.all[name]
+	comes := in != nil && in.id == h.ID && b.cfg.Clock.Mono()-in.at < copyIdle
+	b.incoming.mu.Unlock()
+	switch whole := h.Stage == box.Whole; {
+	case !whole && comes, whole && err != nil, whole && home == h.Peer && generation == h.Generation:
+		return nil
+	case whole && home == b.cfg.Self && generation == h.Generation+1:
+		return b.serveCopy(ctx, k, name, h, generation)
+	}
+	b.cfg.Logger.Warn("the copy of a box that was to come here is dropped: it will not be served", "box", name, "from", b.parts.Book.NameOf(h.Peer))
+	return b.dropCopy(ctx, k, name)
+}
+
+// serveCopy serves the copy of a box as the box.
+func (b *Boxes) serveCopy(ctx context.Context, k *mail.Broker, name string, h box.Handover, generation uint64) error {
+	if err := b.cfg.Fail(PointServe); err != nil {
+		return err
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if err := k.Serve(ctx, name, generation); err != nil {
+		return err
+	}
+	if err := b.readRules(ctx, k); err != nil {
+		return err
+	}
+	b.cfg.Made()
+	from := b.parts.Book.NameOf(h.Peer)
+	b.cfg.Logger.Info("a box of the mesh was handed over to this node", "box", name, "from", from)
+	return b.cfg.AuditSystem(ctx, kindOf(name)+".take", name+" from "+from)
+}
+
+// checkComing refuses to make a box that comes from another home, unless that is lost: then what is
+// here of it goes.
+func (b *Boxes) checkComing(ctx context.Context, p place, z *wire.Seize) error {
+	k := b.broker.Load()
+	if k == nil {
+		return nil
+	}
+	h := k.HandoverOf(p.name)
+	switch {
+	case !h.IsCopy():
+		return nil
+	case z != nil && z.AcceptLoss:
+		return b.dropCopy(ctx, k, p.name)
+	}
+	return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, b.parts.Book.NameOf(h.Peer))
+}
