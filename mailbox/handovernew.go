@@ -23,7 +23,7 @@ const copyIdle = 10 * time.Minute
 const maxCopies = 64
 
 // incoming are the copies of boxes that come from their homes, by name. What is not whole when the
-// node stops begins anew.
+// node stops begins again.
 type incoming struct {
 	mu      sync.Mutex
 	all     map[string]*incomingBox

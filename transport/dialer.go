@@ -23,7 +23,7 @@ type dialer struct {
 	timing  Timing
 	peers   *peerTable
 	relays  *relays
-	opened  <-chan struct{} // closed when connections are accepted
+	opened  chan struct{} // closed when Run has started, or failed to
 	targets dialTargets
 	quic    quicPunches
 }

@@ -60,7 +60,7 @@ func startWithMembers(t *testing.T, n byte, prepare func(*Config), members ...by
 		cancel()
 		<-done
 	})
-	<-tr.opened
+	<-tr.Opened()
 	return tr
 }
 

@@ -139,7 +139,7 @@ func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 		<-done
 	})
 	t.Cleanup(node.stop)
-	<-tr.opened
+	<-tr.Opened()
 	return node
 }
 

@@ -92,7 +92,7 @@ func (sg *streamGuard) afterHello(serve func(context.Context, *conn, network.Str
 	}
 }
 
-// onlyMembers is guard for protocols that are served only to members, and not to a node
+// onlyMembers is afterHello for protocols that are served only to members, and not to a node
 // that was admitted with a recently expired certificate to have it renewed.
 func (sg *streamGuard) onlyMembers(serve network.StreamHandler) network.StreamHandler {
 	return sg.afterHello(func(_ context.Context, c *conn, raw network.Stream) {

@@ -48,8 +48,7 @@ type Transport struct {
 	disc     discovery      // of members
 	thinner  thinner        // of packets
 
-	running atomic.Bool   // Run is running: connections are accepted
-	opened  chan struct{} // closed when Run has started, or failed to
+	running atomic.Bool // Run is running: connections are accepted
 }
 
 // New returns a transport that listens but admits no one before [Transport.Run]. If Run
@@ -62,8 +61,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	}
 	t := &Transport{
 		self: keys.Peer(), recv: recv, cfg: cfg, log: cfg.Logger, met: met,
-		group: newTaskGroup(), opened: make(chan struct{}),
-		peers: newPeerTable(cfg.Clock), events: newEventQueue(cfg),
+		group: newTaskGroup(), peers: newPeerTable(cfg.Clock), events: newEventQueue(cfg),
 	}
 	t.build(gate)
 	if cfg.AnyPort && cfg.Sockets == nil {
@@ -104,7 +102,7 @@ func (t *Transport) Run(ctx context.Context) error {
 // startAll starts everything. stop stops what the task group and discovery do not, even
 // after an error.
 func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
-	defer close(t.opened)
+	defer close(t.dialer.opened)
 	if err := t.disc.start(ctx); err != nil {
 		return func() {}, err
 	}
@@ -130,7 +128,7 @@ func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 }
 
 // Opened is closed when Run has begun to accept connections, or failed to.
-func (t *Transport) Opened() <-chan struct{} { return t.opened }
+func (t *Transport) Opened() <-chan struct{} { return t.dialer.opened }
 
 // Close releases what New acquired. After Run it does nothing.
 func (t *Transport) Close() error { return t.host.Close() }

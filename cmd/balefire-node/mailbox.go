@@ -342,7 +342,7 @@ func purgeCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, 
 	return c
 }
 
-// handOffLeft says what of a box is set anew at its next home.
+// handOffLeft says what of a box is set again at its next home.
 var handOffLeft = map[string]string{"mailbox": "set its handler there", "topic": "there, resume\nsubscriptions that deliver into a box (sub resume)"}
 
 func mailboxHandOff(w *app) *cobra.Command {
