@@ -110,6 +110,25 @@ func TestADeadOwnerOfTasksGrantedAhead(t *testing.T) {
 	}
 }
 
+// TestNoPermitNoAbandon lets the owners of a task of mode at_most_once die again and again before
+// it may start: that costs the task nothing.
+func TestNoPermitNoAbandon(t *testing.T) {
+	f := newFeed(t, 0)
+	id := testTaskID(1)
+	f.take(f.home.Add(Task{ID: id, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, NotAfter: f.now.Wall + time.Hour.Milliseconds()}, f.now))
+	for range 20 {
+		ts := f.home.tasks[id]
+		if len(f.grants) == 0 || ts == nil || ts.attempts+ts.abandons > 0 {
+			t.Fatalf("%d grants of %+v", len(f.grants), ts)
+		}
+		f.grants = nil
+		f.pass(time.Second)
+		f.take(f.home.Dead(ownerPeer, f.now))
+		f.pass(20 * time.Second)
+		f.take(f.home.Tick(f.now))
+	}
+}
+
 // TestOwnLeasesAreNotCountedTwice reports slots as busy that run leases of the home, which have
 // ended when the report arrives: the home grants all of them again.
 func TestOwnLeasesAreNotCountedTwice(t *testing.T) {

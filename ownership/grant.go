@@ -90,7 +90,7 @@ func exceptLastOwner(among []dispatch.Candidate, ts *taskState) []dispatch.Candi
 
 // grant grants ts to p under the next epoch.
 func (h *Home) grant(ts *taskState, p proto.PeerID) {
-	if ts.mem.lapsed && ts.mem.acked {
+	if ts.mem.lapsed && ts.mayHaveCrashed() {
 		ts.abandons++
 	}
 	if ts.mem.lapsed {

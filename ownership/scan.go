@@ -125,7 +125,7 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 	case ts.cancel:
 		h.end(ts, lostCancelled())
 		return
-	case ts.mem.acked && ts.abandons+1 >= h.cfg.MaxAbandons:
+	case ts.mayHaveCrashed() && ts.abandons+1 >= h.cfg.MaxAbandons:
 		h.end(ts, End{State: proto.DeadLetter, Cause: proto.TaskAbandonedOften})
 		return
 	case !ts.mem.acked:

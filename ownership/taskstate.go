@@ -95,6 +95,10 @@ func (ts *taskState) mayHaveStarted() bool {
 	return !ts.free() || ts.lost || ts.attempts+ts.abandons > 0
 }
 
+// mayHaveCrashed reports whether the owner of a lease that is over may have started the task. One
+// of mode at_most_once had no permit.
+func (ts *taskState) mayHaveCrashed() bool { return ts.mem.acked && !ts.task.atMostOnce() }
+
 // attempt returns the number of the newest attempt; 0: there was none.
 func (ts *taskState) attempt() uint32 {
 	n := ts.attempts + ts.abandons
