@@ -13,6 +13,7 @@ import (
 // A Status describes the inbox.
 type Status struct {
 	Slots, Used int
+	Lasting     int // of Used, by runs that have lasted for a second: the others may be free soon
 	Draining    bool
 	Ids         int // remembered, live and finished
 	Backlog     backlog.Stats
@@ -43,6 +44,11 @@ func (in *Inbox) Status() Status {
 		s.Used += ks.Running
 		if ks.Registered || live > 0 && k != noKind {
 			s.Kinds = append(s.Kinds, ks)
+		}
+	}
+	for _, r := range in.Running() {
+		if !r.Since.IsZero() && in.cfg.Clock.Now().Sub(r.Since) >= notifyAfter {
+			s.Lasting++
 		}
 	}
 	slices.SortFunc(s.Kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })

@@ -109,7 +109,7 @@ func (n *Node) kinds() (all []string) {
 // load returns the current load of this node.
 func (n *Node) load() *proto.Load {
 	st := n.inbox.Status()
-	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.Accepted])}
+	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Lasting), Waiting: uint32(st.Backlog.ByState[proto.Accepted])}
 	l.CpuPermille, l.MemoryPermille = n.cfg.Simulated.Load()
 	return l
 }

@@ -136,3 +136,37 @@ func TestNoTaskWaitsBehindAnotherQueue(t *testing.T) {
 		}
 	})
 }
+
+// TestHomesShareANode lets one home keep all slots of a node busy with tasks that end fast: the
+// node is granted those of another home too.
+func TestHomesShareANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		two := func(s *simNode, cfg *Config) { smallMesh(s, cfg); cfg.Limits.Slots = 2 }
+		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, link, two), 5*time.Millisecond)
+		defer c.close()
+		first, second := c.nodes[0].node, c.nodes[1].node
+		for _, n := range []*Node{first, second} {
+			n.inbox.Unregister("build")
+			n.gossip.Describe()
+		}
+		if _, err := second.Queues.Set(t.Context(), "other", wire.QueueSettings{Home: "here"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		c.submitMany(0, 4000)
+		time.Sleep(3 * time.Second)
+		var ids []string
+		for range 10 {
+			s, err := second.Submit(t.Context(), wire.Request{Target: "queue:other", Kind: "build"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, s.ID)
+		}
+		c.waitAll(1, ids, 10*time.Minute)
+		if q, err := first.Queues.Get(t.Context(), "build"); err != nil || q.Waiting == 0 {
+			t.Errorf("the tasks of the second home ended after those of the first: %v", err)
+		}
+	})
+}

@@ -382,7 +382,7 @@ type Load struct {
 	CpuPermille    uint32                 `protobuf:"varint,1,opt,name=cpu_permille,json=cpuPermille,proto3" json:"cpu_permille,omitempty"`          // of all cores
 	MemoryPermille uint32                 `protobuf:"varint,2,opt,name=memory_permille,json=memoryPermille,proto3" json:"memory_permille,omitempty"` // of the machine
 	Slots          uint32                 `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`                                         // for handlers
-	Busy           uint32                 `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`                                           // of them
+	Busy           uint32                 `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`                                           // of them, by runs that have lasted for a second: the others may be free soon
 	Waiting        uint32                 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                                     // accepted tasks that have not started
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
