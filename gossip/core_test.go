@@ -94,16 +94,18 @@ func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 	}
 }
 
-// Of a dead node no more is told than what shortens its time to refute: three accusations.
+// Of a dead node no more is told than what shortens its time to refute: three accusations, and
+// the verdicts of those that made them.
 func TestThreeAccuse(t *testing.T) {
 	for seed := range uint64(10) {
 		s := newSim(seed, 15, Tuning{})
 		s.run(time.Minute)
-		before := s.accused
+		accused, sentenced := s.accused, s.sentenced
 		s.kill(s.nodes[4])
 		s.run(30 * time.Second)
-		if n := s.accused - before; n > 3 || !s.agree(actualStatus) {
-			t.Errorf("seed %d: %d members accused a dead one, want at most 3, and all know of its death", seed, n)
+		accused, sentenced = s.accused-accused, s.sentenced-sentenced
+		if accused > 3 || sentenced < 1 || sentenced > 3 || !s.agree(actualStatus) {
+			t.Errorf("seed %d: %d members accused a dead one and %d published that it is dead, want at most 3, and all know of its death", seed, accused, sentenced)
 		}
 	}
 }

@@ -24,10 +24,11 @@ type sim struct {
 	bad   map[int]float64       // additional loss of single nodes, both ways
 	slow  map[int]time.Duration // additional delay of single nodes, both ways
 
-	events   func(at *simNode, e *Event) // receives all events of all nodes
-	messages uint64                      // probes and replies sent
-	accused  int                         // accusations published that state SUSPECT
-	steps    uint64
+	events    func(at *simNode, e *Event) // receives all events of all nodes
+	messages  uint64                      // probes and replies sent
+	accused   int                         // accusations published that state SUSPECT
+	sentenced int                         // likewise DEAD
+	steps     uint64
 }
 
 type simNode struct {
@@ -228,8 +229,11 @@ func (s *sim) act(n *simNode, actions []Action) {
 			s.send(n, s.find(a.Peer), simEvent{kind: kind, number: a.Number, target: a.Target, missed: a.Missed, updates: a.Updates}, true)
 		case DoPublish:
 			for _, u := range a.Updates {
-				if u.Record == nil && u.Liveness == proto.Suspect {
+				switch {
+				case u.Record == nil && u.Liveness == proto.Suspect:
 					s.accused++
+				case u.Record == nil:
+					s.sentenced++
 				}
 			}
 			for _, o := range s.nodes {

@@ -88,22 +88,12 @@ func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 	c.change(now, m, Dead, by)
 	if updates == nil {
 		updates = c.signer.Accuse(m.id, m.incarnation, proto.Dead)
-		if s == nil || verdicts(s.by) < 3 { // more would add nothing
+		if c.t.Plain || s != nil && s.has(c.self) { // all others whose time is over now reach the same verdict
 			c.do(Action{Kind: DoPublish, Updates: []*Update{updates}})
 		}
 	}
 	m.suspicion = &suspicion{start: now, deadline: never, by: []*Update{updates}}
 	c.rumors.add(updates)
-}
-
-// verdicts counts the accusations that state DEAD.
-func verdicts(by []*Update) (n int) {
-	for _, a := range by {
-		if a.Liveness == proto.Dead {
-			n++
-		}
-	}
-	return n
 }
 
 // change sets the status of m and updates the counts and lists that depend on it.
