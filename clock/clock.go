@@ -6,8 +6,8 @@
 //	Boot  since the machine started: never goes back, continues during suspend
 //
 // No promise of balefire depends on Wall being right: a [Guard] doubts a wall clock
-// that jumped against the boot clock. Timers are the standard library's; a Clock
-// only answers "what time is it".
+// that jumped against the boot clock. Timers are the standard library's: a Clock
+// only answers "what time is it", and lets a [Ticker] tick when others do.
 package clock
 
 import (

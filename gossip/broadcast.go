@@ -81,7 +81,7 @@ func (v recordSigner) Accuse(p proto.PeerID, incarnation uint64, l proto.Livenes
 
 // describeLoop updates this node's record when its description changes.
 func (r *Runner) describeLoop(ctx context.Context) error {
-	every := time.NewTicker(describeEvery)
+	every := r.cfg.Clock.Ticker(describeEvery)
 	defer every.Stop()
 	for {
 		select {

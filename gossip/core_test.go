@@ -125,6 +125,27 @@ func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 	}
 }
 
+// Probes stay together with what else a node does each second, although a timer is always late,
+// and after a pause.
+func TestProbesKeepTheirMoments(t *testing.T) {
+	s := newSim(1, 2, Tuning{})
+	s.run(10 * time.Second)
+	c := s.nodes[0].core
+	first := c.probing.due
+	for range 100 {
+		at := c.probing.due
+		c.Tick(at + 3*time.Millisecond)
+		if c.probing.due <= at || (c.probing.due-first)%s.t.ProbeInterval != 0 {
+			t.Fatalf("a probe at %v is followed by one at %v, the first one was at %v", at, c.probing.due, first)
+		}
+	}
+	late := c.probing.due + 10*time.Second + 300*time.Millisecond
+	c.Tick(late)
+	if c.probing.due <= late || (c.probing.due-first)%s.t.ProbeInterval != 0 {
+		t.Errorf("after a pause until %v a probe is due at %v, the first one was at %v", late, c.probing.due, first)
+	}
+}
+
 // Two hundred nodes agree on a join, a death and each other's records as fast as twenty
 // do, with as many messages per node.
 func TestTwoHundredNodesConverge(t *testing.T) {

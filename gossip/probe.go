@@ -129,7 +129,8 @@ func (c *Core) tickProbes(now time.Duration) {
 		return true
 	})
 	if now >= p.due {
-		p.due = now + c.interval()
+		every := c.interval()
+		p.due += every * (1 + (now-p.due)/every) // not later each time by what this tick is late
 		c.probe(now)
 	}
 }

@@ -121,7 +121,7 @@ type Runner struct {
 
 	in    inQueue
 	out   outgoing
-	wake  chan struct{} // the core's next deadline has changed
+	due   *time.Timer // of the core's next deadline
 	syncs chan proto.PeerID
 }
 
@@ -130,7 +130,7 @@ func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, c
 	cfg = cfg.withDefaults()
 	r := &Runner{
 		keys: keys, mesh: mesh, net: net, dir: dir, cfg: cfg, log: cfg.Logger,
-		syncing: make(map[proto.PeerID]bool), wake: make(chan struct{}, 1), syncs: make(chan proto.PeerID, 64),
+		syncing: make(map[proto.PeerID]bool), due: time.NewTimer(0), syncs: make(chan proto.PeerID, 64),
 	}
 	r.in.init()
 	r.out.init()
@@ -138,6 +138,8 @@ func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, c
 	r.number.Store(cfg.Boot * numbersPerBoot)
 	r.self.info = cfg.Self()
 	r.core = NewCore(keys.Peer(), identity.Incarnation(cfg.Boot), r.now(), cfg.Tuning, recordSigner{r}, cfg.Received, rand.New(rand.NewPCG(cfg.Seed, 1)))
+	r.core.probing.due = r.now() + cfg.Clock.Until(cfg.ProbeInterval) // when the tickers of the node tick too
+	r.core.plan()
 	r.loadRevoked()
 	var err error
 	r.met, err = newMetrics(cfg.Registerer, r)
@@ -165,20 +167,14 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // tick calls the core at its deadlines.
 func (r *Runner) tick(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer r.due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-r.wake:
-		case <-timer.C:
+		case <-r.due.C:
 			r.step(r.core.Tick)
 		}
-		r.mu.Lock()
-		next := r.core.Next()
-		r.mu.Unlock()
-		timer.Reset(max(next-r.now(), time.Millisecond))
 	}
 }
 
@@ -186,7 +182,6 @@ func (r *Runner) tick(ctx context.Context) error {
 func (r *Runner) step(input func(now time.Duration) []Action) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.core.Next()
 	actions := input(r.now())
 	for i := range actions {
 		r.perform(&actions[i])
@@ -194,9 +189,7 @@ func (r *Runner) step(input func(now time.Duration) []Action) {
 	for _, rtt := range r.core.RTTs() {
 		r.met.rtt.Observe(rtt.Seconds())
 	}
-	if r.core.Next() < before {
-		signal(r.wake)
-	}
+	r.due.Reset(max(r.core.Next()-r.now(), time.Millisecond)) // most deadlines end with an answer: they wake nobody
 }
 
 // perform dispatches one action. r.mu is held.

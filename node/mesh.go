@@ -177,7 +177,7 @@ const updateAddrsTimeout = 5 * time.Second
 // watchWork tells gossip which members have work waiting, so that they are probed more
 // often, and which are connected, because a connection event may have been dropped.
 func (n *Node) watchWork(ctx context.Context) error {
-	t := time.NewTicker(workEvery)
+	t := n.cfg.Clock.Ticker(workEvery)
 	defer t.Stop()
 	full := false
 	for {

@@ -53,7 +53,7 @@ func readStamp(s *store.Store) ([]byte, error) {
 // jump and often while the clock is doubted, reports when a doubt begins and ends, and
 // stores the stamp on disk.
 func (n *Node) keepClock(ctx context.Context) error {
-	tick := time.NewTicker(clockCheckEvery)
+	tick := n.cfg.Clock.Ticker(clockCheckEvery)
 	defer tick.Stop()
 	var doubted bool
 	start := n.cfg.Clock.Boot()

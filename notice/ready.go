@@ -38,7 +38,7 @@ func (n *Notices) AnnounceServed() {
 
 // runReady notifies the refused peers now and then.
 func (n *Notices) runReady(ctx context.Context) error {
-	t := time.NewTicker(readyEvery)
+	t := n.Clock.Ticker(readyEvery)
 	defer t.Stop()
 	for {
 		select {

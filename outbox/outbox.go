@@ -169,7 +169,7 @@ func (o *Outbox) Run(ctx context.Context) error {
 // expireAndTidy ends expired entries and keeps the ended sets within their
 // bounds.
 func (o *Outbox) expireAndTidy(ctx context.Context) {
-	t := time.NewTicker(tick)
+	t := o.cfg.Clock.Ticker(tick)
 	defer t.Stop()
 	for {
 		trusted, err := o.restamp(ctx)

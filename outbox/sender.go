@@ -163,7 +163,7 @@ func (ps *peerSender) nextItems() []backlog.Item {
 // waitForWork waits until there may be something to send. An idle sender sends
 // its mark.
 func (ps *peerSender) waitForWork(ctx context.Context) error {
-	wait := pollEvery
+	wait := ps.o.cfg.Clock.Until(pollEvery)
 	if next, ok := ps.o.backlog.Next(ps.group); ok {
 		wait = min(wait, next)
 	}

@@ -214,7 +214,7 @@ func (d *Driver) now() Now {
 func (d *Driver) Run(ctx context.Context) error {
 	defer close(d.done)
 	defer d.releaseAll()
-	tick := time.NewTicker(tickEvery)
+	tick := d.cfg.Clock.Ticker(tickEvery)
 	defer tick.Stop()
 	d.merge(d.home.Begin(d.now()))
 	d.merge(d.owner.Begin(d.records.policy, d.now()))

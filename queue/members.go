@@ -40,7 +40,7 @@ const (
 // watch tells the ownership subsystem which members could work, and announces the queues
 // of this node to others.
 func (qs *Queues) watch(ctx context.Context) error {
-	members, spread, scan := time.NewTicker(memberEvery), time.NewTicker(announceEvery), time.NewTicker(scanEvery)
+	members, spread, scan := qs.cfg.Clock.Ticker(memberEvery), qs.cfg.Clock.Ticker(announceEvery), qs.cfg.Clock.Ticker(scanEvery)
 	defer members.Stop()
 	defer spread.Stop()
 	defer scan.Stop()

@@ -145,7 +145,7 @@ func (s *Scheduler) full() bool {
 // Run creates tasks until ctx is done.
 func (s *Scheduler) Run(ctx context.Context) error {
 	defer close(s.done)
-	tick := time.NewTicker(tickEvery)
+	tick := s.cfg.Clock.Ticker(tickEvery)
 	defer tick.Stop()
 	c := s.cfg.Clock
 	s.last.wall, s.last.boot = c.Now().Round(0), c.Boot()

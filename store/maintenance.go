@@ -15,11 +15,11 @@ const (
 
 // maintain sweeps, monitors the disk and compacts, until Close.
 func (s *Store) maintain(w *sweeper) {
-	sweep, stopSweep := ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
+	sweep, stopSweep := s.ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
 	defer stopSweep()
-	space, stopSpace := ticks(refreshEvery, s.cfg.Space != nil || s.cfg.Memory != nil)
+	space, stopSpace := s.ticks(refreshEvery, s.cfg.Space != nil || s.cfg.Memory != nil)
 	defer stopSpace()
-	compact, stopCompact := ticks(s.cfg.CompactEvery, s.cfg.CompactEvery > 0)
+	compact, stopCompact := s.ticks(s.cfg.CompactEvery, s.cfg.CompactEvery > 0)
 	defer stopCompact()
 	k := &compactor{s: s}
 	f := &refusalMonitor{notify: s.cfg.OnRefusal, collect: runtime.GC}
@@ -39,11 +39,11 @@ func (s *Store) maintain(w *sweeper) {
 }
 
 // ticks returns a channel that ticks every d, or never.
-func ticks(d time.Duration, on bool) (<-chan time.Time, func()) {
+func (s *Store) ticks(d time.Duration, on bool) (<-chan time.Time, func()) {
 	if !on {
 		return nil, func() {}
 	}
-	t := time.NewTicker(d)
+	t := s.cfg.Clock.Ticker(d)
 	return t.C, t.Stop
 }
 

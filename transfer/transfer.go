@@ -169,7 +169,7 @@ func (t *Transfers) Connect(net Network) { t.net = net }
 func (t *Transfers) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	tick := time.NewTicker(fetchScan)
+	tick := t.Clock.Ticker(fetchScan)
 	defer tick.Stop()
 	for {
 		select {

@@ -34,7 +34,7 @@ func (t *Transport) serveCtl(ctx context.Context, c *conn, s *stream) error {
 
 // heartbeatLoop sends queued ctl messages and probes a silent peer.
 func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error {
-	tick := time.NewTimer(t.cfg.Timing.Busy)
+	tick := time.NewTimer(c.clock.Until(t.cfg.Timing.Busy))
 	defer tick.Stop()
 	p := heartbeat{lastPing: c.heard()}
 	var last rttSample
@@ -49,12 +49,8 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 		case <-c.pendingAcks.wake:
 			tick.Reset(holeCheckEvery)
 		case <-tick.C:
-			every := min(t.cfg.Timing.heartbeatEvery(c), t.cfg.Timing.Busy)
 			now := c.clock.Mono()
-			if _, owes := c.pendingAcks.since(now); owes {
-				every = min(every, holeCheckEvery)
-			}
-			tick.Reset(every)
+			tick.Reset(t.cfg.Timing.nextLook(c, now))
 			g := c.quicStats(&last)
 			if g.progress { // acknowledgments are received data
 				c.touch()

@@ -144,7 +144,7 @@ func (w *memberDHT) inspect(_ context.Context, s network.Stream, req *pb.Message
 // run maintains the routing table, announces this node and searches for unknown members,
 // until ctx is done.
 func (w *memberDHT) run(ctx context.Context) {
-	tick := time.NewTicker(dhtEvery)
+	tick := w.cfg.Clock.Ticker(dhtEvery)
 	defer tick.Stop()
 	for {
 		w.sweep()

@@ -10,7 +10,7 @@ const membersEvery = 2 * time.Second
 
 // watchMembers closes the connections of former members until ctx is done.
 func (t *Transport) watchMembers(ctx context.Context) {
-	tick := time.NewTicker(membersEvery)
+	tick := t.cfg.Clock.Ticker(membersEvery)
 	defer tick.Stop()
 	for {
 		select {

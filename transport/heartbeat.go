@@ -29,12 +29,22 @@ type heartbeat struct {
 // with a reservation is monitored closely, unless its round trips are long.
 func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	switch {
-	case c.reservedAt.Load() > 0:
-		return max(t.Busy/2, min(2*time.Duration(c.rtt.Load()), t.Busy))
-	case c.inflight.Load() > 0:
+	case c.reservedAt.Load() > 0 && 4*time.Duration(c.rtt.Load()) <= t.Busy:
+		return t.Busy / 2
+	case c.reservedAt.Load() > 0 || c.inflight.Load() > 0:
 		return t.Busy
 	}
 	return t.Idle
+}
+
+// nextLook returns the time to the next look at c. All connections on which no acknowledgment is
+// pending are looked at in the same moments: being woken is most of what that costs.
+func (t Timing) nextLook(c *conn, now time.Duration) time.Duration {
+	every := min(t.heartbeatEvery(c), t.Busy)
+	if _, owes := c.pendingAcks.since(now); owes {
+		return min(every, holeCheckEvery)
+	}
+	return c.clock.Until(every)
 }
 
 // lifeSign returns when c last showed that it is alive.

@@ -100,7 +100,7 @@ func (l *lan) run(ctx context.Context) {
 		closeAll(up)
 		l.closeWatchers()
 	}()
-	tick := time.NewTicker(lanTick)
+	tick := l.cfg.Clock.Ticker(lanTick)
 	defer tick.Stop()
 	var due time.Duration // of the next start
 	for {

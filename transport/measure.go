@@ -106,7 +106,7 @@ func (c *conn) measure() {
 // measureAll samples every connection until ctx is done, and closes relayed ones that are
 // no longer needed.
 func (t *Transport) measureAll(ctx context.Context) {
-	tick := time.NewTicker(measureEvery)
+	tick := t.cfg.Clock.Ticker(measureEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -26,7 +26,7 @@ func (t *Transport) watchNetwork(ctx context.Context) {
 		return
 	}
 	defer sub.Close()
-	tick := time.NewTicker(watchLocalEvery)
+	tick := t.cfg.Clock.Ticker(watchLocalEvery)
 	defer tick.Stop()
 	t.local.refresh()
 	w := networkWatch{addrs: t.ownAddrs(), slept: t.asleep()}

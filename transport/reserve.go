@@ -202,7 +202,7 @@ func (r *reserver) finished(got reserved) {
 
 // pause returns the time until something is due.
 func (r *reserver) pause() time.Duration {
-	now, pause := r.cfg.Clock.Mono(), reserveScan
+	now, pause := r.cfg.Clock.Mono(), r.cfg.Clock.Until(reserveScan)
 	for _, a := range r.tries {
 		if !a.busy && a.due > now {
 			pause = min(pause, a.due-now)

@@ -172,7 +172,7 @@ const persistEvery = 10 * time.Second
 // persistLoop persists which messages were received, so that none is accepted again after
 // a restart.
 func (b *gossipTopic) persistLoop(ctx context.Context) {
-	tick := time.NewTicker(persistEvery)
+	tick := b.cfg.Clock.Ticker(persistEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -281,7 +281,7 @@ const repairEvery = 2 * time.Second
 // repairLoop repairs what gossipsub does not: it permanently loses a member when streams
 // close in an unlucky order, or four times in ten minutes.
 func (b *gossipTopic) repairLoop(ctx context.Context) {
-	tick := time.NewTicker(repairEvery)
+	tick := b.cfg.Clock.Ticker(repairEvery)
 	defer tick.Stop()
 	absences := make(map[proto.PeerID]gossipRepair)
 	for {

@@ -1,0 +1,38 @@
+package clock
+
+import "time"
+
+// A Ticker ticks at multiples of its period on the monotonic time of a [Clock], so that a node
+// does what it does now and then at the same moments: what a process at rest costs is to be
+// woken, for ten goroutines hardly more than for one.
+type Ticker struct {
+	C     <-chan time.Time
+	ticks *time.Ticker
+	align *time.Timer
+}
+
+// Ticker returns a ticker with the period d, at least a millisecond. Its first tick comes after d,
+// and at most twice that.
+func (c Clock) Ticker(d time.Duration) *Ticker {
+	t := time.NewTicker(d)
+	at := &Ticker{C: t.C, ticks: t}
+	if late := c.Mono() % d; late > 0 {
+		at.align = time.AfterFunc(d-late, func() { t.Reset(d) })
+	}
+	return at
+}
+
+// Stop ends the ticks. It does not close C.
+func (t *Ticker) Stop() {
+	if t.align != nil {
+		t.align.Stop()
+	}
+	t.ticks.Stop()
+}
+
+// Until returns the time to the multiple of d on c's monotonic time that is closest to d from
+// now, for timers that are to fire together with the tickers.
+func (c Clock) Until(d time.Duration) time.Duration {
+	now := c.Mono()
+	return (now + d + d/2).Truncate(d) - now
+}
