@@ -581,3 +581,34 @@ func TestToldAddrs(t *testing.T) {
 		}
 	}
 }
+
+// TestAllRelaysHaveTheirTurn verifies that at rest a node asks few relays for a round trip at a
+// time, and each equally often: all members may be relays.
+func TestAllRelaysHaveTheirTurn(t *testing.T) {
+	all := make([]*conn, 7)
+	for i := range all {
+		all[i] = new(conn)
+	}
+	var n turn
+	asked := map[*conn]int{}
+	for range all {
+		now := n.next(all, othersAsked)
+		if len(now) != othersAsked {
+			t.Fatalf("%d are asked at once, want %d", len(now), othersAsked)
+		}
+		for _, c := range now {
+			asked[c]++
+		}
+	}
+	for _, c := range all {
+		if asked[c] != othersAsked {
+			t.Errorf("one is asked %d times, want %d", asked[c], othersAsked)
+		}
+	}
+	if got := n.next(all[:2], othersAsked); len(got) != 2 || got[0] == got[1] {
+		t.Errorf("of two are asked %d", len(got))
+	}
+	if got := n.next(nil, othersAsked); len(got) > 0 {
+		t.Errorf("of none are asked %d", len(got))
+	}
+}

@@ -19,6 +19,7 @@ const (
 	relayedIdle   = 30 * time.Minute // of a direct path in use before the relayed one is closed
 	switchedIdle  = 2 * time.Minute  // of a path through another relay, likewise
 	trialIdle     = 30 * time.Second // of a new one
+	othersAsked   = 3                // relays without a reservation that get a PING with each sample, in turn: all members may be relays
 	silentAfter   = 3 * time.Second  // after which a relay is considered silent
 	dialPenalty   = 0.5              // score penalty of a relay that must be dialed first
 	silentPenalty = 2.0              // score penalty of a silent relay
@@ -77,12 +78,13 @@ func (g *connMeter) path() route.Path {
 }
 
 // measure takes one sample of c: from QUIC's statistics and heartbeats, or otherwise from
-// heartbeats only.
-func (c *conn) measure() {
+// heartbeats only. It reports whether a heartbeat was answered since the last one.
+func (c *conn) measure() (answered bool) {
 	var q *quic.Conn
 	known := c.direct() && c.raw.As(&q)
 	c.meter.mu.Lock()
 	defer c.meter.mu.Unlock()
+	answered = c.meter.heartbeatRTT > 0
 	if !known {
 		if c.direct() {
 			c.meter.heartbeatRTT = time.Duration(c.rtt.Load())
@@ -91,7 +93,7 @@ func (c *conn) measure() {
 		c.meter.heartbeatRTT = 0
 		c.meter.route.Packets(c.meter.sentPings, c.meter.lostPings)
 		c.meter.sentPings, c.meter.lostPings = 0, 0
-		return
+		return answered
 	}
 	// When a path's latency rises sharply, QUIC considers every packet lost before its
 	// acknowledgment arrives, and its own round-trip estimate does not change: that of a
@@ -101,6 +103,7 @@ func (c *conn) measure() {
 	c.meter.heartbeatRTT = 0
 	c.meter.route.Packets(s.PacketsSent-c.meter.sent, s.PacketsLost-c.meter.lost)
 	c.meter.sent, c.meter.lost = s.PacketsSent, s.PacketsLost
+	return answered
 }
 
 // measureAll samples every connection until ctx is done, and closes relayed ones that are
@@ -108,6 +111,7 @@ func (c *conn) measure() {
 func (t *Transport) measureAll(ctx context.Context) {
 	tick := t.cfg.Clock.Ticker(measureEvery)
 	defer tick.Stop()
+	var turns turn
 	for {
 		select {
 		case <-ctx.Done():
@@ -115,17 +119,43 @@ func (t *Transport) measureAll(ctx context.Context) {
 		case <-tick.C:
 		}
 		relays := t.relays.list()
+		var others []*conn
 		for _, c := range t.peers.verifiedConns() {
-			c.measure()
-			if c.direct() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip
-				c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
+			answered := c.measure()
+			switch {
+			case !c.direct() || !slices.Contains(relays, c.peer):
+			case c.reservedAt.Load() == 0:
+				others = append(others, c)
+			case !answered:
+				t.askRTT(c)
 			}
 			if t.isSpare(c) {
 				t.log.Info("closing the relayed path: a better one is in use", "peer", c.peer, "path", pathOf(c))
 				c.raw.Close()
 			}
 		}
+		slices.SortFunc(others, func(a, b *conn) int { return a.peer.Compare(b.peer) })
+		for _, c := range turns.next(others, othersAsked) {
+			t.askRTT(c)
+		}
 	}
+}
+
+// A turn is the number of connections that have had theirs.
+type turn int
+
+// next returns those of all whose turn is next, at most so many.
+func (n *turn) next(all []*conn, most int) (next []*conn) {
+	for range min(most, len(all)) {
+		next = append(next, all[int(*n)%len(all)])
+		*n++
+	}
+	return next
+}
+
+// askRTT sends a PING, so that the next sample of c has a round trip.
+func (t *Transport) askRTT(c *conn) {
+	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 }
 
 // isSpare reports whether c is relayed, has no stream but its ctl stream, and another

@@ -124,11 +124,12 @@ const (
 )
 
 // overlay returns the parameters of gossipsub: a node sends each message to four others,
-// its own too, not to six to twelve as by default. Links may be narrow, and what is lost is
-// found by comparison.
+// its own too, not to six to twelve as by default, and tells three more once that it has it, not
+// three times. Links may be narrow, and what is lost is found by comparison.
 func overlay() pubsub.GossipSubParams {
 	p := pubsub.DefaultGossipSubParams()
 	p.D, p.Dlo, p.Dhi, p.Dscore, p.Dout, p.Dlazy = 4, leastOverlay, 6, 2, 1, 3
+	p.HistoryGossip = 1
 	return p
 }
 
