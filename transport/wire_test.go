@@ -286,6 +286,19 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
+// servedLink is link, and returns when b serves that link: it may come to serve it after a
+// stream that was opened later, and would end that one.
+func servedLink(t *testing.T, a, b *testNode) {
+	t.Helper()
+	l := link(t, a, b)
+	if err := l.Send(t.Context(), []*proto.Message{data(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Answers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestBadTaskFrames checks that invalid frames cost the stream, are counted, and finally
 // cost the connection, while valid frames before them are received (S54).
 func TestBadTaskFrames(t *testing.T) {
@@ -298,7 +311,7 @@ func TestBadTaskFrames(t *testing.T) {
 	})
 	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) }) // no link takes the place of these streams
 	defer close(a.recv.hold)
-	link(t, a, b)
+	servedLink(t, a, b)
 	good, counted := frame(t, proto.TypeData, []byte("x")), func() float64 { return testutil.ToFloat64(b.met.offenses.WithLabelValues("task")) }
 	bad := [][]byte{
 		frame(t, proto.TypeBundle, []byte("x")), {0}, {0x80, 0x00}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
@@ -317,7 +330,7 @@ func TestBadTaskFrames(t *testing.T) {
 		eventually(t, "the offense", func() bool { return counted() > float64(i) || c.raw.IsClosed() })
 	}
 	<-c.gone
-	if n := counted(); n < 2 || received.Load() < int64(n) {
+	if n := counted(); n < 2 || received.Load() <= int64(n) { // one more over the link
 		t.Errorf("%v offenses, %d valid frames received", n, received.Load())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -332,13 +345,7 @@ func TestSlowLoris(t *testing.T) {
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 500 * time.Millisecond })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) })
 	defer close(a.recv.hold)
-	l := link(t, a, b)
-	if err := l.Send(t.Context(), []*proto.Message{data(1)}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Answers(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servedLink(t, a, b)
 	s := openRaw(t, a.peers.best(b.Peer()).raw, streamTask)
 	began := time.Now()
 	if err := s.ends([]byte{0xff, 0xff, 0x10, 'x'}); isTimeout(err) {
