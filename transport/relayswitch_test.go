@@ -247,12 +247,16 @@ func TestReservationsFollowScore(t *testing.T) {
 			s.near(r)
 			s.SetDistance(1, 5-r, 0)
 			s.SetDistance(0, 5-r, 300*time.Millisecond)
-			s.live(4 * time.Minute)
-			// The packets that QUIC takes for lost when a path becomes long count for some minutes.
-			for began := time.Now(); !slices.Equal(s.nodes[1].Reservations(), []proto.PeerID{simKeys(r).Peer()}); s.live(time.Second) {
-				if time.Since(began) > 10*time.Minute {
-					t.Fatalf("reserved at %v, relay %d is better", s.nodes[1].Reservations(), r)
-				}
+			// How long it takes is chance: QUIC takes a rise of the latency for a loss, and a path
+			// that carries little forgets one in minutes.
+			took := time.Duration(0)
+			for ; !slices.Equal(s.reserved(1), []int{r}) && took < time.Hour; took += time.Minute {
+				s.live(time.Minute)
+			}
+			t.Logf("relay %d in %v", r, took)
+			s.live(2 * time.Minute)
+			if held := s.reserved(1); !slices.Equal(held, []int{r}) {
+				t.Errorf("reserved at %v, relay %d is better", held, r)
 			}
 		}
 	})
