@@ -15,8 +15,7 @@ import (
 // ErrProtocol is returned for a message that no node sends in that place.
 var ErrProtocol = errors.New("transport: protocol violation")
 
-// serveTasks serves a peer's task stream: one goroutine reads ahead, this one makes each
-// group durable and acknowledges it.
+// serveTasks serves a peer's task stream.
 func (ls *links) serveTasks(ctx context.Context, s *stream) error {
 	// Reset blocks on a dead relayed path; receiving is released only after it
 	release, err := ls.acquireIntake(ctx, s, tasksOf, func() { ls.group.start(func(context.Context) { s.Reset() }) })
@@ -25,13 +24,24 @@ func (ls *links) serveTasks(ctx context.Context, s *stream) error {
 	}
 	defer release()
 	ls.chooser.follow(s.conn)
+	return ls.receiveTasks(ctx, s)
+}
+
+// receiveTasks receives the tasks of s until it ends. One goroutine reads ahead of the other.
+func (ls *links) receiveTasks(ctx context.Context, s *stream) error {
 	q := newGroupBuffer()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer s.Reset()
 	wg.Go(func() { q.close(readTasks(ctx, s, q)) })
+	err := ls.receiveGroups(ctx, s, q)
+	cancel() // the reader may be waiting for room
+	s.Reset()
+	wg.Wait()
+	return err
+}
+
+// receiveGroups makes each group of q durable and acknowledges it. It never returns nil.
+func (ls *links) receiveGroups(ctx context.Context, s *stream, q *groupBuffer) (err error) {
 	var group, known []*proto.Message
 	for number := uint64(1); ; {
 		if group, err = q.take(ctx, group[:0]); err != nil {
