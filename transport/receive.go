@@ -37,6 +37,9 @@ func (ls *links) receiveTasks(ctx context.Context, s *stream) error {
 	cancel() // the reader may be waiting for room
 	s.Reset()
 	wg.Wait()
+	if isOffense(q.err) && !errors.Is(q.err, errSlow) { // a connection that was lost seems slow
+		return q.err
+	}
 	return err
 }
 

@@ -78,3 +78,13 @@ func TestStreamEndsBehindAFullBuffer(t *testing.T) {
 		}
 	})
 }
+
+// An invalid frame that was read counts, although the stream has ended before what came before
+// the frame was acknowledged.
+func TestBadFrameOfAnEndedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if err := receiveFrames(t, append(frame(t, proto.TypeData, []byte("x")), 0)); !isOffense(err) {
+			t.Errorf("%v, want an offense", err)
+		}
+	})
+}
