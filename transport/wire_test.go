@@ -319,7 +319,7 @@ func TestBadTaskFrames(t *testing.T) {
 		frame(t, proto.TypeAck, []byte("x")), frame(t, proto.TypePing, []byte("x")), frame(t, proto.TypeChunk, []byte("x")),
 	}
 	c := a.peers.best(b.Peer())
-	for i := 0; !c.raw.IsClosed(); i++ {
+	for i := 0; !b.rates.banned(a.Peer()) && !c.raw.IsClosed(); i++ {
 		s, err := c.raw.NewStream(t.Context())
 		if err != nil {
 			break // it was just closed: checked below by gone
