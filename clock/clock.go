@@ -12,6 +12,7 @@ package clock
 
 import (
 	"hash/fnv"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,9 @@ type Clock struct {
 	mono func() time.Duration
 	boot func() time.Duration
 
-	machine string // identifies the machine start that boot counts from; empty: unknown
-	guard   *Guard // decides whether the wall clock is doubted; nil: it never is
+	phase   time.Duration // added to mono: when its tickers tick; random for the machine's own clock
+	machine string        // identifies the machine start that boot counts from; empty: unknown
+	guard   *Guard        // decides whether the wall clock is doubted; nil: it never is
 }
 
 // Now returns the wall time, without a monotonic reading. For a guarded clock it
@@ -85,6 +87,7 @@ func System() Clock {
 		mono: func() time.Duration { return time.Since(start) },
 		boot: newBootReader(start, bootTime).now,
 
+		phase:   rand.N(time.Hour),
 		machine: machineStart(),
 	}
 }
@@ -138,14 +141,14 @@ func WithSuspend(c Clock, slept func() time.Duration) Clock {
 		mono: c.mono,
 		boot: func() time.Duration { return c.boot() + slept() },
 
-		machine: c.machine, guard: c.guard,
+		phase: c.phase, machine: c.machine, guard: c.guard,
 	}
 }
 
 // WithOffset returns c as on a machine whose wall clock is ahead by by(), which
 // may change at any time and be negative.
 func WithOffset(c Clock, by func() time.Duration) Clock {
-	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, guard: c.guard}
+	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, phase: c.phase, machine: c.machine, guard: c.guard}
 }
 
 // WithMachine returns c as on a machine whose start is identified by machine:

@@ -22,7 +22,7 @@ func NewGuard(raw Clock) *Guard { return &Guard{raw: raw} }
 
 // Clock returns the guarded clock.
 func (g *Guard) Clock() Clock {
-	return Clock{wall: g.now, mono: g.raw.mono, boot: g.raw.boot, machine: g.raw.machine, guard: g}
+	return Clock{wall: g.now, mono: g.raw.mono, boot: g.raw.boot, phase: g.raw.phase, machine: g.raw.machine, guard: g}
 }
 
 func (g *Guard) now() time.Time {

@@ -4,7 +4,8 @@ import "time"
 
 // A Ticker ticks at multiples of its period on the monotonic time of a [Clock], so that a node
 // does what it does now and then at the same moments: what a process at rest costs is to be
-// woken, for ten goroutines hardly more than for one.
+// woken, for ten goroutines hardly more than for one. With [System] the multiples count from a
+// random moment: if two nodes that were started together ticked together, both would dial at once.
 type Ticker struct {
 	C     <-chan time.Time
 	ticks *time.Ticker
@@ -16,7 +17,7 @@ type Ticker struct {
 func (c Clock) Ticker(d time.Duration) *Ticker {
 	t := time.NewTicker(d)
 	at := &Ticker{C: t.C, ticks: t}
-	if late := c.Mono() % d; late > 0 {
+	if late := (c.Mono() + c.phase) % d; late > 0 {
 		at.align = time.AfterFunc(d-late, func() { t.Reset(d) })
 	}
 	return at
@@ -30,9 +31,9 @@ func (t *Ticker) Stop() {
 	t.ticks.Stop()
 }
 
-// Until returns the time to the multiple of d on c's monotonic time that is closest to d from
+// Until returns the time to that tick of a [Ticker] with the period d which is closest to d from
 // now, for timers that are to fire together with the tickers.
 func (c Clock) Until(d time.Duration) time.Duration {
-	now := c.Mono()
+	now := c.Mono() + c.phase
 	return (now + d + d/2).Truncate(d) - now
 }

@@ -76,7 +76,7 @@ func TestFastQueuesShareANode(t *testing.T) {
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		most := map[string]int{}
+		most, came := map[string]int{}, false
 		c.await(10*time.Minute, "all tasks to end", func() bool {
 			waiting := 0
 			for _, name := range names {
@@ -91,7 +91,8 @@ func TestFastQueuesShareANode(t *testing.T) {
 					t.Fatalf("%s: a grant is declined: %s", e.Queue, e.Cause)
 				}
 			}
-			return waiting == 0
+			came = came || waiting > 0 // they go through the outbox first
+			return came && waiting == 0
 		})
 		if most["build"] < 50 || most["other"] < 50 {
 			t.Errorf("at most %v tasks were granted at a time: nothing is tested", most)

@@ -563,7 +563,7 @@ func TestDiskBelowItsReserve(t *testing.T) {
 		h.start()
 		id := h.submit(g.peer(), day, nil)
 		free.Store(0)
-		time.Sleep(3 * time.Second)
+		time.Sleep(5 * time.Second) // the space is looked at every two, the first time at most four after the start
 		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil); !errors.Is(err, store.ErrFull) {
 			t.Errorf("submit on a full disk: %v", err)
 		}
@@ -577,7 +577,7 @@ func TestDiskBelowItsReserve(t *testing.T) {
 			t.Errorf("a result of ours on a full disk: %v", err)
 		}
 		free.Store(1 << 40)
-		time.Sleep(3 * time.Second)
+		time.Sleep(5 * time.Second)
 		h.submit(g.peer(), day, nil)
 	})
 }
