@@ -5,10 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -62,15 +59,7 @@ was exported with -o json can be verified from the file, on any machine.`,
 // mailReceipts returns the receipts of a mail, or those of a file.
 func (w *app) mailReceipts(cmd *cobra.Command, from string, wait time.Duration) ([]wire.MailReceipt, error) {
 	if path, ok := strings.CutPrefix(from, "@"); ok {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("read receipts: %w", err)
-		}
-		var page wire.Page[wire.MailReceipt]
-		if err := json.Unmarshal(b, &page); err != nil {
-			return nil, fmt.Errorf("read receipts in %s: %w: export them with -o json", path, err)
-		}
-		return page.Items, nil
+		return readReceipts[wire.MailReceipt](path)
 	}
 	if wait > 0 {
 		w.unlimited(cmd)
@@ -96,15 +85,10 @@ func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bo
 	if err := w.show(mailReceiptsView(receipts)); err != nil {
 		return err
 	}
-	switch {
-	case verify && len(receipts) == 0:
-		return errors.New("there is no receipt to verify")
-	case bad > 0:
-		return fmt.Errorf("%d of %d receipts are invalid", bad, len(receipts))
-	case verify:
-		w.infof("%d receipts are valid", len(receipts))
+	if !verify {
+		return nil
 	}
-	return nil
+	return w.verified(len(receipts), bad)
 }
 
 // verifyMailReceipt checks that the proof is signed by the node that the receipt names, about the

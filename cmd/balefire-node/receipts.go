@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -39,24 +40,32 @@ node; the exit code is 1 if a receipt is invalid. Receipts that were exported wi
 			if err := w.show(receiptsView(receipts)); err != nil {
 				return err
 			}
-			switch {
-			case verify && len(receipts) == 0:
-				return fmt.Errorf("there is no receipt to verify")
-			case bad > 0:
-				return fmt.Errorf("%d of %d receipts are invalid", bad, len(receipts))
-			case verify:
-				w.infof("%d receipts are valid", len(receipts))
+			if !verify {
+				return nil
 			}
-			return nil
+			return w.verified(len(receipts), bad)
 		},
 	}
 	c.Flags().BoolVar(&verify, "verify", false, "verify every signature")
 	return c
 }
 
+// verified says how many of n receipts are valid. The error is that none is there, or that some
+// are invalid.
+func (w *app) verified(n, bad int) error {
+	switch {
+	case n == 0:
+		return errors.New("there is no receipt to verify")
+	case bad > 0:
+		return fmt.Errorf("%d of %d receipts are invalid", bad, n)
+	}
+	w.infof("%d receipts are valid", n)
+	return nil
+}
+
 func (w *app) receipts(cmd *cobra.Command, from string) ([]wire.Receipt, error) {
 	if path, ok := strings.CutPrefix(from, "@"); ok {
-		return readReceipts(path)
+		return readReceipts[wire.Receipt](path)
 	}
 	return call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Receipt, error) { return c.Receipts(ctx, from) })
 }
@@ -71,12 +80,12 @@ func parseReceiptsArg(arg string) string {
 }
 
 // readReceipts reads the output of -o json.
-func readReceipts(path string) ([]wire.Receipt, error) {
+func readReceipts[T wire.Receipt | wire.MailReceipt](path string) ([]T, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
-	var page wire.Page[wire.Receipt]
+	var page wire.Page[T]
 	if err := json.Unmarshal(b, &page); err != nil {
 		return nil, fmt.Errorf("read receipts in %s: %w: export them with -o json", path, err)
 	}
