@@ -41,7 +41,7 @@ func (b *Boxes) archive(ctx context.Context, all []mail.DeadLetter) error {
 		return err
 	}
 	b.archived.Add(uint64(len(all)))
-	from := place{text: b.text(all[0].Box)}.path(all[0].Subscription)
+	from := place{text: b.places.text(all[0].Box)}.path(all[0].Subscription)
 	what := fmt.Sprintf("%s: %d dead letters to %s", from, len(all), file)
 	if err := b.cfg.AuditSystem(context.WithoutCancel(ctx), "dead_mail.archive", what); err != nil {
 		b.cfg.Logger.Error("could not write the archiving of dead letters to the audit", "what", what, "why", err)
@@ -51,7 +51,7 @@ func (b *Boxes) archive(ctx context.Context, all []mail.DeadLetter) error {
 }
 
 func (b *Boxes) archivedMail(d *mail.DeadLetter) (a archivedMail, err error) {
-	p := place{name: d.Box, text: b.text(d.Box)}
+	p := place{name: d.Box, text: b.places.text(d.Box)}
 	a.Subscription, a.Box, a.Seq = d.Subscription, p.text, d.Seq
 	if d.Damage == nil {
 		a.ReceivedMail, err = b.received(p, d.Seq, d.From, d.Letter)

@@ -353,7 +353,7 @@ func TestBadAnswers(t *testing.T) {
 		for range 3 {
 			b.mail("agent:ceo@beta", "away", nil)
 		}
-		lane, err := f.broker.Load().Lane(t.Context(), f.beta)
+		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		b.must(err)
 		bundle, err := lane.Next(t.Context(), 1<<20)
 		b.must(err)
@@ -544,7 +544,7 @@ func TestEachBitOfABundle(t *testing.T) {
 					continue
 				}
 				written := f.log.Stats().Last
-				a, err := f.broker.Load().Arrive(from, m, nil)
+				a, err := f.ledger.broker().Arrive(from, m, nil)
 				if err != nil {
 					refused++
 					if !errors.Is(err, proto.ErrBadMail) && !errors.Is(err, proto.ErrBadLetter) || f.log.Stats().Last != written {

@@ -34,13 +34,22 @@ type BodySender interface {
 	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error
 }
 
+// letterBodies stores and opens the large bodies of letters, and sends them to other nodes. What
+// guards them is theirs: the store counts pins.
+type letterBodies struct {
+	store  *bodies.Store
+	sender BodySender
+	most   int64 // sealed bytes of a body
+	suite  byte  // how they are sealed
+}
+
 // bodySenders is how many bodies of mail are sent to one peer at once.
 const bodySenders = 2
 
 // Objects calls yield with each body that a mail needs, and the node that the mail came from;
 // zero is this one.
 func (b *Boxes) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil
 	}
@@ -53,12 +62,12 @@ func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMai
 	if m.Seq > 0 {
 		return b.wantsDelivered(from, m, l)
 	}
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return proto.CodeNoHandler, fmt.Sprintf("no box %q", m.Box)
 	}
 	if b.comesFrom(m.Box, from) {
-		return b.storedBody(l)
+		return b.bodies.stored(l)
 	}
 	admit, err := b.admit(ctx, k, from)
 	if err != nil {
@@ -67,28 +76,28 @@ func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMai
 	return admit(m.Box, l)
 }
 
-// admitBody decides about the body of a letter that its box takes. One that is here stays until
+// admit decides about the body of a letter that its box takes. One that is here stays until
 // the letter is on disk.
-func (b *Boxes) admitBody(to string, l *proto.Letter) (proto.Code, string) {
+func (b *letterBodies) admit(to string, l *proto.Letter) (proto.Code, string) {
 	switch {
 	case l.Object.IsZero():
 		return proto.CodeOK, ""
 	case wire.IsReplyBox(to):
 		return proto.CodeTooLarge, largeReply
 	}
-	return b.storedBody(l)
+	return b.stored(l)
 }
 
-// storedBody returns CodeOK for a letter whose large body is here, where it stays for a while.
-func (b *Boxes) storedBody(l *proto.Letter) (proto.Code, string) {
+// stored returns CodeOK for a letter whose large body is here, where it stays for a while.
+func (b *letterBodies) stored(l *proto.Letter) (proto.Code, string) {
 	name := l.Object.File()
 	switch {
-	case proto.SealedSize(int64(l.Object.Size)) > b.cfg.MaxBody:
-		return proto.CodeTooLarge, fmt.Sprintf("its body of %d bytes: this node takes at most %d", l.Object.Size, b.cfg.MaxBody)
-	case !b.parts.Bodies.Pin(name):
+	case proto.SealedSize(int64(l.Object.Size)) > b.most:
+		return proto.CodeTooLarge, fmt.Sprintf("its body of %d bytes: this node takes at most %d", l.Object.Size, b.most)
+	case !b.store.Pin(name):
 		return proto.CodeNeedBody, fmt.Sprintf("its body of %d bytes is not there yet", l.Object.Size)
 	}
-	b.parts.Bodies.Hold(name)
+	b.store.Hold(name)
 	return proto.CodeOK, ""
 }
 
@@ -117,20 +126,20 @@ func (b *Boxes) compose(ctx context.Context, m *wire.Mail) (raw []byte, to place
 	case wire.IsReplyBox(to.name):
 		err = fmt.Errorf("%w: %s", wire.ErrTooLarge, largeReply)
 	default:
-		object, err = b.seal(ctx, io.MultiReader(bytes.NewReader(head), m.Stream))
+		object, err = b.bodies.seal(ctx, io.MultiReader(bytes.NewReader(head), m.Stream))
 	}
 	if err == nil {
 		raw, to, err = b.encode(m, object)
 	}
 	if err != nil {
-		b.unpin(object, err)
+		b.bodies.unpin(object, err)
 	}
 	return raw, to, object, err
 }
 
 // seal stores a body, durably, and pins it.
-func (b *Boxes) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, err error) {
-	ref, _, err := b.parts.Bodies.Seal(ctx, r, bodies.SealOptions{Suite: b.cfg.Suite})
+func (b *letterBodies) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, err error) {
+	ref, _, err := b.store.Seal(ctx, r, bodies.SealOptions{Suite: b.suite})
 	switch {
 	case errors.Is(err, bodies.ErrFull):
 		return o, fmt.Errorf("%w: no space for the body: %w", wire.ErrFull, err)
@@ -138,8 +147,8 @@ func (b *Boxes) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, er
 		return o, fmt.Errorf("%w: %w", wire.ErrTooLarge, err)
 	case err != nil:
 		return o, fmt.Errorf("store the body: %w", err)
-	case proto.SealedSize(ref.Size) > b.cfg.MaxBody:
-		err = fmt.Errorf("%w: %w: %d bytes, at most %d", wire.ErrTooLarge, bodies.ErrTooLarge, ref.Size, b.cfg.MaxBody)
+	case proto.SealedSize(ref.Size) > b.most:
+		err = fmt.Errorf("%w: %w: %d bytes, at most %d", wire.ErrTooLarge, bodies.ErrTooLarge, ref.Size, b.most)
 	}
 	o = proto.LetterObject{Name: ref.Name, Size: uint64(ref.Size), SHA256: ref.Digest, Key: ref.Key, Suite: ref.Suite, Packed: ref.Packed}
 	return o, err
@@ -147,17 +156,17 @@ func (b *Boxes) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, er
 
 // unpin no longer pins the body of a mail whose send ended in err. If that leaves open whether the
 // mail was written, the body is kept for a while.
-func (b *Boxes) unpin(o proto.LetterObject, err error) {
+func (b *letterBodies) unpin(o proto.LetterObject, err error) {
 	name := o.File()
 	switch {
 	case name == "":
 	case errors.Is(err, store.ErrUnknown):
-		b.parts.Bodies.Hold(name)
+		b.store.Hold(name)
 	case err != nil:
-		b.parts.Bodies.Release(name)
-		b.parts.Bodies.Drop(name)
+		b.store.Release(name)
+		b.store.Drop(name)
 	default:
-		b.parts.Bodies.Release(name)
+		b.store.Release(name)
 	}
 }
 
@@ -166,12 +175,11 @@ var errKnown = errors.New("mailbox: the mail is known")
 
 // sendBodies sends a peer the bodies that it lacks.
 func (b *Boxes) sendBodies(ctx context.Context, peer proto.PeerID) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-b.ready:
+	k, err := b.ledger.wait(ctx)
+	if err != nil {
+		return err
 	}
-	lane, err := b.broker.Load().Lane(ctx, peer)
+	lane, err := k.Lane(ctx, peer)
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
@@ -181,7 +189,7 @@ func (b *Boxes) sendBodies(ctx context.Context, peer proto.PeerID) error {
 			for {
 				x, err := lane.NextBody(ctx)
 				if err == nil {
-					err = lane.SentBody(context.WithoutCancel(ctx), x, b.sendBody(ctx, peer, x))
+					err = lane.SentBody(context.WithoutCancel(ctx), x, b.bodies.send(ctx, peer, x))
 				}
 				if err != nil {
 					return ignoreStop(ctx, err)
@@ -192,8 +200,8 @@ func (b *Boxes) sendBodies(ctx context.Context, peer proto.PeerID) error {
 	return g.Wait()
 }
 
-// sendBody sends a peer the body of a mail.
-func (b *Boxes) sendBody(ctx context.Context, peer proto.PeerID, x *mail.MissingBody) error {
+// send sends a peer the body of a mail.
+func (b *letterBodies) send(ctx context.Context, peer proto.PeerID, x *mail.MissingBody) error {
 	l, err := proto.ParseLetter(x.Letter)
 	if err != nil {
 		return err
@@ -202,7 +210,7 @@ func (b *Boxes) sendBody(ctx context.Context, peer proto.PeerID, x *mail.Missing
 	if err != nil {
 		return err
 	}
-	err = b.parts.Sender.Send(ctx, peer, offer, l.Object.File())
+	err = b.sender.Send(ctx, peer, offer, l.Object.File())
 	if refused, ok := errors.AsType[*transport.CodeError](err); ok {
 		return &mail.RefusedError{Code: refused.Code, Detail: refused.Detail}
 	}
@@ -223,7 +231,7 @@ func (b *Boxes) Body(ctx context.Context, id string) (io.ReadCloser, wire.Receiv
 	if err != nil {
 		return nil, wire.ReceivedMail{}, err
 	}
-	return b.openBody(ctx, b.broker.Load(), s.sub.place, s.seq)
+	return b.openBody(ctx, b.ledger.broker(), s.sub.place, s.seq)
 }
 
 // DeliveredBody opens the body of a delivery, which its lease names. A large body of a mail at
@@ -268,7 +276,7 @@ func (b *Boxes) openBody(ctx context.Context, k *mail.Broker, p place, seq uint6
 	}
 	l, err := proto.ParseLetter(kept.Letter)
 	if err == nil {
-		body, err = b.letterBody(&l)
+		body, err = b.bodies.open(&l)
 	}
 	if isLost(err) {
 		err = fmt.Errorf("%w: the body of mail %s is lost on this disk: %w", wire.ErrRefused, m.ID, err)
@@ -276,14 +284,14 @@ func (b *Boxes) openBody(ctx context.Context, k *mail.Broker, p place, seq uint6
 	return body, m, err
 }
 
-// checkedBody opens the body of a letter when all of it has been checked: no program gets a byte
+// openChecked opens the body of a letter when all of it has been checked: no program gets a byte
 // of any other. The error wraps [mail.ErrNoBody] if it can never be read.
-func (b *Boxes) checkedBody(ctx context.Context, l *proto.Letter) (io.ReadCloser, error) {
-	body, err := b.letterBody(l)
+func (b *letterBodies) openChecked(ctx context.Context, l *proto.Letter) (io.ReadCloser, error) {
+	body, err := b.open(l)
 	if err == nil && !l.Object.IsZero() {
 		_, err = io.Copy(io.Discard, handler.ContextReader(ctx, body))
 		if err = errors.Join(err, body.Close()); err == nil {
-			body, err = b.letterBody(l)
+			body, err = b.open(l)
 		}
 	}
 	if isLost(err) {
@@ -292,10 +300,10 @@ func (b *Boxes) checkedBody(ctx context.Context, l *proto.Letter) (io.ReadCloser
 	return body, err
 }
 
-// letterBody opens the body of a letter.
-func (b *Boxes) letterBody(l *proto.Letter) (io.ReadCloser, error) {
+// open opens the body of a letter.
+func (b *letterBodies) open(l *proto.Letter) (io.ReadCloser, error) {
 	if l.Object.IsZero() {
 		return io.NopCloser(bytes.NewReader(l.Body)), nil
 	}
-	return b.parts.Bodies.OpenBody(l.Object.Body(), l.Object.Size, l.Object.SHA256[:])
+	return b.store.OpenBody(l.Object.Body(), l.Object.Size, l.Object.SHA256[:])
 }

@@ -214,7 +214,7 @@ func TestSweepsSpareBodiesOnTheirWay(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 		f.ack("ceo", "", d[0])
-		if _, err := f.seal(t.Context(), bytes.NewReader(body)); err != nil { // killed before the letter
+		if _, err := f.bodies.seal(t.Context(), bytes.NewReader(body)); err != nil { // killed before the letter
 			t.Fatal(err)
 		}
 		if n := f.objects.Usage().Blobs; n == 0 {
@@ -355,7 +355,7 @@ func TestABoxAsksForABody(t *testing.T) {
 		f.mailbox("ceo", f.allowAll)
 		f.mailbox("closed", nil)
 		name := func(box string) string { return "agent:" + box + "@" + f.self.String() }
-		here, err := f.seal(t.Context(), bytes.NewReader(large(1<<20)))
+		here, err := f.bodies.seal(t.Context(), bytes.NewReader(large(1<<20)))
 		f.must(err)
 		f.objects.Release(here.File())
 		huge := proto.LetterObject{Name: [32]byte{1}, Size: 5 << 20}
@@ -388,22 +388,22 @@ func TestWhatBecameOfASentBody(t *testing.T) {
 		letter, err := proto.AppendLetter(nil, o)
 		f.must(err)
 		x := &mail.MissingBody{Box: "agent:ceo", Letter: letter}
-		f.must(f.sendBody(t.Context(), f.beta, x))
+		f.must(f.bodies.send(t.Context(), f.beta, x))
 		if f.sender.sent[0] != o.Object.File() {
 			t.Errorf("%q was sent", f.sender.sent)
 		}
 		f.sender.err = &transport.CodeError{Code: proto.CodeFull, Detail: "no space for the body"}
-		if refused, ok := errors.AsType[*mail.RefusedError](f.sendBody(t.Context(), f.beta, x)); !ok || refused.Code != proto.CodeFull || refused.Detail != "no space for the body" {
+		if refused, ok := errors.AsType[*mail.RefusedError](f.bodies.send(t.Context(), f.beta, x)); !ok || refused.Code != proto.CodeFull || refused.Detail != "no space for the body" {
 			t.Errorf("%+v", refused)
 		}
 		for _, lost := range []error{bodies.ErrDamaged, bodies.ErrNotFound} {
 			f.sender.err = lost
-			if err := f.sendBody(t.Context(), f.beta, x); !errors.Is(err, mail.ErrNoBody) {
+			if err := f.bodies.send(t.Context(), f.beta, x); !errors.Is(err, mail.ErrNoBody) {
 				t.Errorf("%v: %v", lost, err)
 			}
 		}
 		f.sender.err = transport.ErrNotConnected
-		if err := f.sendBody(t.Context(), f.beta, x); !errors.Is(err, transport.ErrNotConnected) || errors.Is(err, mail.ErrNoBody) {
+		if err := f.bodies.send(t.Context(), f.beta, x); !errors.Is(err, transport.ErrNotConnected) || errors.Is(err, mail.ErrNoBody) {
 			t.Errorf("%v", err)
 		}
 	})

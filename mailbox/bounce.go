@@ -87,7 +87,7 @@ func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, cause, to, why stri
 // there is one.
 func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
 	if strings.Contains(t.To, "@") || strings.HasPrefix(t.To, proto.TopicPrefix) {
-		return b.find(t.To)
+		return b.places.find(t.To)
 	}
 	home := t.Origin
 	if home.IsZero() {
@@ -101,9 +101,9 @@ func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
 		return place{}, invalid("%.64q is no mailbox", t.To)
 	}
 	if prefixed {
-		if p := b.named(proto.Target{Kind: proto.TargetAgent, Name: name}); p.generation > 0 {
+		if p := b.places.named(proto.Target{Kind: proto.TargetAgent, Name: name}); p.generation > 0 {
 			return p, nil
 		}
 	}
-	return b.mailbox(name, home), nil
+	return b.places.mailbox(name, home), nil
 }

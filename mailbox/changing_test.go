@@ -19,8 +19,8 @@ func TestNothingIsRemovedDuringAChange(t *testing.T) {
 		f.hook(func(rec []byte) error {
 			typ, _ := box.TypeOf(rec)
 			if typ == box.TypeBox && len(rec) == len(box.AppendRemoveBox(nil, 1)) || typ == box.TypeSub && len(rec) == len(box.AppendRemoveSub(nil, 1, 1)) {
-				if removals.Add(1); f.changing.TryLock() {
-					f.changing.Unlock()
+				if removals.Add(1); f.rules.changing.TryLock() {
+					f.rules.changing.Unlock()
 					t.Errorf("settings may change while %v is removed", typ)
 				}
 			}
@@ -45,7 +45,7 @@ func TestChangeOfANameThatIsRemoved(t *testing.T) {
 		f.names.titled = func() { f.must(f.Remove(t.Context(), "agent:desk")) }
 		_, err = f.SetMailbox(t.Context(), "desk", named)
 		f.refused(err, wire.ErrNotFound, "")
-		if f.broker.Load().Has("agent:desk") {
+		if f.ledger.broker().Has("agent:desk") {
 			t.Error("it is back")
 		}
 	})

@@ -3,7 +3,6 @@ package mailbox
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/mail"
@@ -31,15 +30,12 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if b.broker.Load() == nil {
-		select {
-		case <-b.ready:
-		case <-ctx.Done():
-			page.Next = 0
-			return page, nil
-		}
+	k, err := b.ledger.wait(ctx)
+	if err != nil {
+		page.Next = 0
+		return page, nil
 	}
-	for k := b.broker.Load(); ; {
+	for {
 		list, next, missed, more := k.Events(page.Next, limit, want)
 		page.Next = next
 		page.Missed += missed
@@ -60,13 +56,13 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 // Conflicts returns the newest settlements that did not count, because somebody else was given the
 // mail since or it has ended, the oldest first.
 func (b *Boxes) Conflicts() []wire.LeaseConflict {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil
 	}
 	var all []wire.LeaseConflict
 	for _, e := range k.Stale() {
-		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: b.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
+		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: b.places.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
 		if !e.ID.IsZero() {
 			c.Mail = e.ID.String()
 		}
@@ -80,14 +76,14 @@ func (b *Boxes) selectEvents(name string) (func(*mail.Event) bool, error) {
 	if name == AllBoxes {
 		return func(*mail.Event) bool { return true }, nil
 	}
-	p, err := b.find(name)
+	p, err := b.places.find(name)
 	spool := box.SpoolPrefix + p.name
 	return func(e *mail.Event) bool { return e.Box == p.name || e.Box == spool }, err
 }
 
 // event returns an event in the form of the API.
 func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
-	p := place{name: e.Box, text: b.eventBox(e.Box)}
+	p := place{name: e.Box, text: b.places.boxText(e.Box)}
 	v := wire.NodeEvent{Seq: e.Number, Time: e.At.UTC(), Kind: "mail." + e.Kind, Fields: map[string]string{"box": p.text}}
 	if !e.Peer.IsZero() {
 		v.Peer = b.parts.Book.NameOf(e.Peer)
@@ -107,9 +103,4 @@ func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
 		v.Fields["attempt"] = fmt.Sprint(e.Attempt)
 	}
 	return v
-}
-
-// eventBox returns the name of a box in the ledger, or of that of a spool, for people.
-func (b *Boxes) eventBox(name string) string {
-	return b.text(strings.TrimPrefix(name, box.SpoolPrefix))
 }

@@ -121,7 +121,7 @@ func (b *Boxes) openFetched(p place, h box.Handle, letter []byte) (io.ReadCloser
 	if err != nil {
 		return nil, m, err
 	}
-	body, err := b.letterBody(&l)
+	body, err := b.bodies.open(&l)
 	return body, m, err
 }
 
@@ -138,7 +138,7 @@ func (b *Boxes) wantsDelivered(from proto.PeerID, m proto.OfferedMail, l *proto.
 		x.begun = true
 		close(x.offered)
 	}
-	return b.storedBody(l)
+	return b.bodies.stored(l)
 }
 
 // Received says what became of the body of an offered mail: it is here, or why it is not.
@@ -214,5 +214,5 @@ func (b *Boxes) sendOffer(ctx context.Context, peer proto.PeerID, o bodyOffer) e
 	if err != nil {
 		return err
 	}
-	return b.parts.Sender.Send(ctx, peer, offer, l.Object.File())
+	return b.bodies.sender.Send(ctx, peer, offer, l.Object.File())
 }

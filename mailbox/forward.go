@@ -16,7 +16,7 @@ func (b *Boxes) serveForward(_, leasing context.Context, r *runner) error {
 	if err := b.canForward(leasing, r); err != nil {
 		return err
 	}
-	p, k, err := b.subscribed(r.name, r.sub)
+	p, k, err := b.places.subscribed(r.name, r.sub)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (w work) forward(ctx context.Context) error {
 	if err != nil {
 		return err // a bug: the ledger has no letter there
 	}
-	to, err := w.b.findTarget(w.r.settings.Forward)
+	to, err := w.b.places.findTarget(w.r.settings.Forward)
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return fmt.Errorf("forward: %w", err)

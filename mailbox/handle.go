@@ -41,7 +41,7 @@ func (w work) do(ctx, leasing context.Context) error {
 	if !w.await(leasing) {
 		return nil
 	}
-	if !w.b.allows(w.place.name, w.From) {
+	if !w.b.rules.allows(w.place.name, w.From) {
 		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: proto.CodeDenied.Name() + ": the mailbox does not allow mail from this node now, so nothing was started"})
 		return nil
 	}
@@ -91,7 +91,7 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 	extended.Go(func() { w.extend(ctx, stop) })
 	extended.Go(func() { w.limit(ctx, stop) })
 	defer func() { stop(nil); extended.Wait() }()
-	body, err := w.b.checkedBody(ctx, l)
+	body, err := w.b.bodies.openChecked(ctx, l)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
@@ -163,7 +163,7 @@ func (w work) settle(ctx context.Context, s mail.Settlement) proto.Code {
 		}
 		defer func() { _ = w.b.cfg.Fail(PointSettled) }() // it is on disk: nothing can fail any more
 	}
-	settled, err := w.b.broker.Load().Settle(ctx, w.place.name, w.r.sub, []mail.Settlement{s})
+	settled, err := w.b.ledger.broker().Settle(ctx, w.place.name, w.r.sub, []mail.Settlement{s})
 	if errors.Is(err, box.ErrNotFound) {
 		return proto.CodeNoHandler
 	}
@@ -183,7 +183,7 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 		w.settle(ctx, mail.Settlement{Op: box.Ack})
 		return
 	}
-	to, err := w.b.findTarget(w.r.settings.Forward)
+	to, err := w.b.places.findTarget(w.r.settings.Forward)
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward: " + err.Error())})
 		return
@@ -211,7 +211,7 @@ func (w work) pass(ctx context.Context, to place, letter []byte, again time.Dura
 		return mail.Sent{}, err
 	}
 	out := mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter}
-	sent, err := w.b.broker.Load().AckAndSend(context.WithoutCancel(ctx), w.place.name, w.r.sub, w.Handle, out, again)
+	sent, err := w.b.ledger.broker().AckAndSend(context.WithoutCancel(ctx), w.place.name, w.r.sub, w.Handle, out, again)
 	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
 	switch {
 	case err != nil:
@@ -232,7 +232,7 @@ func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 	if r.settings.Forward == "" {
 		return nil
 	}
-	to, err := b.findTarget(r.settings.Forward)
+	to, err := b.places.findTarget(r.settings.Forward)
 	if err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
@@ -240,7 +240,7 @@ func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 	if to.home != b.cfg.Self {
 		name, room.Code = box.SpoolPrefix+name, proto.CodeOK // it is made for the first mail
 	}
-	if err := b.broker.Load().View(ctx, func(s *box.State) {
+	if err := b.ledger.broker().View(ctx, func(s *box.State) {
 		if id, ok := s.Find(name); ok {
 			size := r.needs.Load()
 			if limits, _ := s.Settings(id); limits.Bytes > 0 && size > int64(limits.Bytes) {
@@ -265,7 +265,7 @@ func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
 	now := w.b.cfg.Clock.Now()
 	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !w.From.IsZero() && proto.ValidQueue(sender) {
-		l.BounceTo = []byte(w.b.mailbox(sender, w.From).name)
+		l.BounceTo = []byte(w.b.places.mailbox(sender, w.From).name)
 	}
 	l.ID, l.Created, l.NotBefore, l.Hops, l.Body = proto.NewMailID(now), now.UnixMilli(), 0, l.Hops+1, body
 	l.Dedupe, l.RedriveOf, l.FirstID, l.Object = nil, proto.MailID{}, proto.MailID{}, proto.LetterObject{}

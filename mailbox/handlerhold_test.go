@@ -152,7 +152,7 @@ func TestExpiredLetterIsNotWritten(t *testing.T) {
 			t.Errorf("%d batches were written", now-written)
 		}
 		var found bool
-		f.must(f.broker.Load().View(t.Context(), func(s *box.State) { _, found = s.Find("agent:ceo@" + f.self.String()) }))
+		f.must(f.ledger.broker().View(t.Context(), func(s *box.State) { _, found = s.Find("agent:ceo@" + f.self.String()) }))
 		if !found || f.box("ceo").Next != 1 {
 			t.Errorf("the box has %d", f.box("ceo").Next)
 		}

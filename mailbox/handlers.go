@@ -36,7 +36,6 @@ const handlerRetry = 10 * time.Second
 //
 // A runner is the reader of its box. It extends the lease of a mail while its program runs.
 type handlers struct {
-	changed chan struct{} // settings were read
 	mu      sync.Mutex
 	running map[string]*runner // by the name of the box in the ledger, and the subscription: see runnerKey
 }
@@ -82,11 +81,6 @@ func (h *handlers) problemOf(name, sub string) string {
 	return r.problem
 }
 
-// settingsRead tells that the settings of the boxes were read.
-func (h *handlers) settingsRead() {
-	signal(h.changed)
-}
-
 // runHandlers runs the handlers that the settings of the boxes name, until ctx is done. What
 // runs then is stopped, and its mail is given back for nothing.
 func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
@@ -94,7 +88,7 @@ func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
 	defer wg.Wait()
 	runs, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(handler.ErrStopping)
-	switch err := b.readRules(ctx, k); {
+	switch err := b.rules.read(ctx, k); {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
@@ -105,7 +99,7 @@ func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.handlers.changed:
+		case <-b.rules.changed:
 		}
 	}
 }
@@ -113,7 +107,7 @@ func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
 // matchHandlers starts and stops runners, so that they are those that the settings name.
 func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
 	wanted := map[string]*runner{}
-	for name, n := range *b.rules.Load() {
+	for name, n := range b.rules.get() {
 		if n.Handler != nil {
 			wanted[runnerKey(name, "")] = &runner{name: name, settings: *n.Handler}
 		}
@@ -157,7 +151,7 @@ func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
 			return
 		}
 		if r.setProblem(err) && err != nil {
-			b.cfg.Logger.Warn(says, "box", place{text: b.text(r.name)}.path(r.sub), "why", err)
+			b.cfg.Logger.Warn(says, "box", place{text: b.places.text(r.name)}.path(r.sub), "why", err)
 		}
 		_ = wait(leasing, time.After(handlerRetry)) // the loop looks at leasing
 	}
@@ -172,7 +166,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	if err != nil {
 		return err
 	}
-	p, k, err := b.subscribed(r.name, "")
+	p, k, err := b.places.subscribed(r.name, "")
 	if err != nil {
 		return err
 	}

@@ -295,8 +295,8 @@ func TestHandlersOfANodeThatIsStoppedAtOnce(t *testing.T) {
 		f.stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		f.rules.Store(nil)
-		if err := f.runHandlers(ctx, f.broker.Load()); err != nil {
+		f.rules.all.Store(nil)
+		if err := f.runHandlers(ctx, f.ledger.broker()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -441,7 +441,7 @@ func TestHandlerForwards(t *testing.T) {
 func TestWhatComesOfABounceIsNone(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
-		admit, err := f.admit(t.Context(), f.broker.Load(), f.beta)
+		admit, err := f.admit(t.Context(), f.ledger.broker(), f.beta)
 		f.must(err)
 		w := work{b: f.Boxes}
 		bounce := proto.Letter{Class: proto.High, Type: []byte(mail.TypeBounce), BounceOf: proto.NewMailID(time.Now())}
@@ -621,7 +621,7 @@ func TestBadHandlers(t *testing.T) {
 // settingsOf returns the settings of a mailbox as they are kept.
 func (f *fixture) settingsOf(name string) box.BoxSettings {
 	f.t.Helper()
-	p, k, err := f.existing(name)
+	p, k, err := f.places.existing(name)
 	if err != nil {
 		f.t.Fatal(err)
 	}

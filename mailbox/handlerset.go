@@ -61,7 +61,7 @@ func (b *Boxes) checkForward(k *mail.Broker, p place, name string) error {
 	if name == "" {
 		return nil
 	}
-	to, err := b.findTarget(name)
+	to, err := b.places.findTarget(name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("forward: %w", err)

@@ -53,7 +53,7 @@ type handing struct {
 // Handoff hands a mailbox or topic of the mesh over to another member, with all that it has. When
 // it returns, that member is the home. An error before that leaves the box as it was.
 func (b *Boxes) Handoff(ctx context.Context, name, to string) (wire.MovedBox, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.places.existing(name)
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
@@ -133,9 +133,9 @@ func (b *Boxes) endHanding(name string) {
 
 // copyTo lets a box be still and copies it to its next home. It returns how many mails wait in it.
 func (b *Boxes) copyTo(ctx context.Context, k *mail.Broker, p place, h box.Handover, x *handing) (mails int, err error) {
-	b.changing.Lock()
+	b.rules.changing.Lock()
 	settings, err := k.Stand(ctx, p.name, h)
-	b.changing.Unlock()
+	b.rules.changing.Unlock()
 	if err != nil {
 		return 0, err
 	}
@@ -187,7 +187,7 @@ func (b *Boxes) part(name string, h box.Handover) *proto.BoxPart {
 // sendPieceBodies sends the next home the bodies of mails.
 func (b *Boxes) sendPieceBodies(ctx context.Context, name string, to proto.PeerID, letters [][]byte) error {
 	for _, raw := range letters {
-		err := b.sendBody(ctx, to, &mail.MissingBody{Box: name, Letter: raw})
+		err := b.bodies.send(ctx, to, &mail.MissingBody{Box: name, Letter: raw})
 		if l, e := proto.ParseLetter(raw); err != nil && e == nil {
 			return fmt.Errorf("the body of mail %s: %w", l.ID, err)
 		}
@@ -248,9 +248,9 @@ func (b *Boxes) askServed(ctx context.Context, name string, h box.Handover, x *h
 // keep lets a box go on here that is not handed over, and tells the other node, which may not hear
 // it: then it drops its copy later.
 func (b *Boxes) keep(ctx context.Context, k *mail.Broker, p place, h box.Handover) {
-	b.changing.Lock()
+	b.rules.changing.Lock()
 	err := k.SetHandover(ctx, p.name, box.Handover{})
-	b.changing.Unlock()
+	b.rules.changing.Unlock()
 	if err != nil {
 		b.cfg.Logger.Warn("a box that is not handed over could not go on yet", "box", p.text, "why", err)
 	}
@@ -275,8 +275,8 @@ func (b *Boxes) handedOff(ctx context.Context, k *mail.Broker, name string, h bo
 	if err := b.cfg.Fail(PointLeave); err != nil {
 		return err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	if err := k.Leave(ctx, name); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (b *Boxes) followHandover(ctx context.Context, k *mail.Broker, name string,
 	defer b.endHanding(name)
 	switch {
 	case home == b.cfg.Self:
-		p, err := b.findTarget(name)
+		p, err := b.places.findTarget(name)
 		if err == nil {
 			b.keep(ctx, k, p, h)
 		}
@@ -336,8 +336,8 @@ func (b *Boxes) followHandover(ctx context.Context, k *mail.Broker, name string,
 			return true, nil
 		}
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	return false, k.SetHandover(ctx, name, box.Handover{})
 }
 

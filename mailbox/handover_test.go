@@ -172,7 +172,7 @@ func (p *pair) want(at *fixture, name string, bodies ...string) {
 	if !slices.Equal(got, bodies) {
 		p.t.Errorf("%q, want %q", got, bodies)
 	}
-	if k := p.other(at).broker.Load(); k != nil && (k.Has(name) || k.HandoverOf(name) != box.Handover{}) {
+	if k := p.other(at).ledger.broker(); k != nil && (k.Has(name) || k.HandoverOf(name) != box.Handover{}) {
 		p.t.Error("the other node has it, too")
 	}
 	if all, err := p.other(at).Outgoing(p.t.Context()); err != nil || len(all) > 0 {
@@ -306,12 +306,12 @@ func TestHandoffThatIsRefused(t *testing.T) {
 		p.alpha.names.fail = nil
 		p.beta.mailbox("full", func(s *wire.MailboxSettings) { s.Named = true })
 		synctest.Wait() // it has the limits of its configuration
-		p.beta.must(p.beta.broker.Load().SetLimits(t.Context(), box.Limits{Bytes: 10}))
+		p.beta.must(p.beta.ledger.broker().SetLimits(t.Context(), box.Limits{Bytes: 10}))
 		try("desk", "beta", wire.ErrFull, "too much mail")
-		p.beta.must(p.beta.broker.Load().SetLimits(t.Context(), box.Limits{}))
-		p.beta.must(p.beta.broker.Load().SetBox(t.Context(), box.BoxSettings{Name: p.beta.Boxes.mailbox("desk", p.beta.self).name, Kind: box.Mailbox}))
+		p.beta.must(p.beta.ledger.broker().SetLimits(t.Context(), box.Limits{}))
+		p.beta.must(p.beta.ledger.broker().SetBox(t.Context(), box.BoxSettings{Name: p.beta.Boxes.places.mailbox("desk", p.beta.self).name, Kind: box.Mailbox}))
 		try("desk", "beta", wire.ErrRefused, "of its own with this name")
-		p.beta.must(p.beta.broker.Load().RemoveBox(t.Context(), p.beta.Boxes.mailbox("desk", p.beta.self).name))
+		p.beta.must(p.beta.ledger.broker().RemoveBox(t.Context(), p.beta.Boxes.places.mailbox("desk", p.beta.self).name))
 		p.alpha.one("desk", "", "x")
 		p.cut.Store(true)
 		began := time.Now()
@@ -445,7 +445,7 @@ func TestHandoffIsKilled(t *testing.T) {
 						t.Errorf("%d mails, want %d", len(got), len(want))
 					}
 					time.Sleep(2 * copyIdle)
-					if other := p.other(home).broker.Load(); other != nil && (other.Has("agent:desk") || other.HandoverOf("agent:desk") != box.Handover{}) {
+					if other := p.other(home).ledger.broker(); other != nil && (other.Has("agent:desk") || other.HandoverOf("agent:desk") != box.Handover{}) {
 						t.Errorf("the other node has it, too: %+v", other.HandoverOf("agent:desk"))
 					}
 				})
@@ -538,7 +538,7 @@ func TestPartsOfAStranger(t *testing.T) {
 		p.beta.names.move("agent:desk", p.alpha.gamma)
 		m := &proto.BoxPart{Box: "agent:desk", Handover: make([]byte, 16), Generation: 1, Number: 1, Settings: box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
 		a := p.deliver(t.Context(), p.alpha, p.beta, m)
-		if a.GetCode() != proto.CodeDenied || p.beta.broker.Load() != nil || p.beta.incoming.refused.Load() != 1 {
+		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.incoming.refused.Load() != 1 {
 			t.Errorf("%v", a)
 		}
 	})
@@ -549,7 +549,7 @@ func TestPartsOfAStranger(t *testing.T) {
 func TestCopyThatIsNotServed(t *testing.T) {
 	for name, tt := range map[string]func(p *pair){
 		"its home has the box": func(p *pair) {
-			h := p.beta.broker.Load().HandoverOf("agent:desk")
+			h := p.beta.ledger.broker().HandoverOf("agent:desk")
 			p.deliver(p.t.Context(), p.alpha, p.beta, &proto.BoxPart{Box: "agent:desk", Handover: h.ID[:], Generation: 1, Dropped: true})
 		},
 		"another node has the name": func(p *pair) { p.beta.names.move("agent:desk", p.alpha.gamma) },
@@ -568,12 +568,12 @@ func TestCopyThatIsNotServed(t *testing.T) {
 				})
 				_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
 				p.alpha.refused(err, wire.ErrRefused, "does not answer")
-				if h := p.beta.broker.Load().HandoverOf("agent:desk"); h.Stage != box.Whole {
+				if h := p.beta.ledger.broker().HandoverOf("agent:desk"); h.Stage != box.Whole {
 					t.Fatalf("the copy is %+v", h)
 				}
 				tt(p)
 				time.Sleep(time.Minute)
-				if h := p.beta.broker.Load().HandoverOf("agent:desk"); h.IsCopy() {
+				if h := p.beta.ledger.broker().HandoverOf("agent:desk"); h.IsCopy() {
 					t.Errorf("there is a copy: %+v", h)
 				}
 			})

@@ -100,7 +100,7 @@ func (b *Boxes) answerPart(ctx context.Context, from proto.PeerID, m *proto.BoxP
 
 // copyState returns how far the copy of a box is. A copy that its home does not hand over goes.
 func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) proto.CopyState {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return proto.CopyNone
 	}
@@ -108,7 +108,7 @@ func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPa
 	if h.ID != id || h.Peer != from {
 		return proto.CopyNone
 	}
-	if m.GetDropped() && h.IsCopy() && b.isHome(m.GetBox(), from, h.Generation) {
+	if m.GetDropped() && h.IsCopy() && b.places.isHome(m.GetBox(), from, h.Generation) {
 		if err := b.dropCopy(ctx, k, m.GetBox()); err != nil {
 			b.cfg.Logger.Warn("the copy of a box that is not handed over is still here", "box", m.GetBox(), "why", err)
 		}
@@ -126,12 +126,6 @@ func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPa
 	return proto.CopyNone
 }
 
-// isHome reports whether a peer is the home of a name since a generation, as far as is known.
-func (b *Boxes) isHome(name string, p proto.PeerID, generation uint64) bool {
-	home, since, err := b.parts.Names.HomeOf(name)
-	return err == nil && home == p && since == generation
-}
-
 // refusedPart returns the error for a part that is not taken.
 func refusedPart(code proto.Code, format string, args ...any) error {
 	return &mail.RefusedError{Code: code, Detail: fmt.Sprintf(format, args...)}
@@ -140,10 +134,10 @@ func refusedPart(code proto.Code, format string, args ...any) error {
 // takePart adds a part to the copy of a box. After an error there is no copy.
 func (b *Boxes) takePart(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
 	name := m.GetBox()
-	if !b.isHome(name, from, m.GetGeneration()) {
+	if !b.places.isHome(name, from, m.GetGeneration()) {
 		return refusedPart(proto.CodeDenied, "%.128s is not known here as a box whose home is that node, in generation %d", name, m.GetGeneration())
 	}
-	k, err := b.open()
+	k, err := b.ledger.open()
 	if err != nil {
 		return err
 	}
@@ -181,7 +175,7 @@ func (b *Boxes) nextPart(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *
 	case same && m.GetNumber() == in.number+1:
 		return in, false, nil
 	case m.GetNumber() != 1:
-		if k := b.broker.Load(); m.GetLast() && k != nil && k.HandoverOf(m.GetBox()).ID == id && k.HandoverOf(m.GetBox()).Stage == box.Whole {
+		if k := b.ledger.broker(); m.GetLast() && k != nil && k.HandoverOf(m.GetBox()).ID == id && k.HandoverOf(m.GetBox()).Stage == box.Whole {
 			return nil, true, nil // the answer to the last one was lost
 		}
 		return nil, false, refusedPart(proto.CodeBadForm, "part %d does not follow those that are here: begin again", m.GetNumber())
@@ -207,7 +201,7 @@ func (b *Boxes) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID
 	if settings.Name != m.GetBox() || settings.Kind != want || settings.Handover != (box.Handover{}) {
 		return refusedPart(proto.CodeBadForm, "settings of another box")
 	}
-	if own := b.mailbox(strings.TrimPrefix(m.GetBox(), proto.AgentPrefix), b.cfg.Self); want == box.Mailbox && k.Has(own.name) {
+	if own := b.places.mailbox(strings.TrimPrefix(m.GetBox(), proto.AgentPrefix), b.cfg.Self); want == box.Mailbox && k.Has(own.name) {
 		return refusedPart(proto.CodeDuplicate, "that node has a mailbox of its own with this name")
 	}
 	n := notesOf(settings)
@@ -226,7 +220,7 @@ func (b *Boxes) addPart(ctx context.Context, k *mail.Broker, m *proto.BoxPart, i
 		if err != nil {
 			return err
 		}
-		if code, detail := b.storedBody(l); code != proto.CodeOK {
+		if code, detail := b.bodies.stored(l); code != proto.CodeOK {
 			return refusedPart(code, "mail %s: %s", l.ID, detail)
 		}
 	}
@@ -281,12 +275,12 @@ func (b *Boxes) serveCopy(ctx context.Context, k *mail.Broker, name string, h bo
 	if err := b.cfg.Fail(PointServe); err != nil {
 		return err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	if err := k.Serve(ctx, name, generation); err != nil {
 		return err
 	}
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return err
 	}
 	b.cfg.Made()
@@ -298,7 +292,7 @@ func (b *Boxes) serveCopy(ctx context.Context, k *mail.Broker, name string, h bo
 // checkComing refuses to make a box that comes from another home, unless that is lost: then what is
 // here of it goes.
 func (b *Boxes) checkComing(ctx context.Context, p place, z *wire.Seize) error {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil
 	}

@@ -18,16 +18,6 @@ import (
 // one, and what could not be done for them is tried again.
 const homeCheck = 10 * time.Second
 
-// awayFrom returns the home of a box of the mesh that is another node; away is false for every
-// other name.
-func (b *Boxes) awayFrom(name string) (home proto.PeerID, generation uint64, away bool) {
-	if strings.Contains(name, "@") {
-		return home, 0, false
-	}
-	home, generation, err := b.parts.Names.HomeOf(name)
-	return home, generation, err == nil && home != b.cfg.Self
-}
-
 // followHomes keeps the spools and boxes of names of the mesh where the mesh says that their homes
 // are, until ctx is done: a name may have been made twice, or seized.
 //
@@ -83,8 +73,8 @@ func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail
 
 // setGeneration notes since which generation this node is the home of a box.
 func (b *Boxes) setGeneration(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	return reopen(ctx, k, name, generation)
 }
 
@@ -133,14 +123,14 @@ func boxAndSubs(ctx context.Context, k *mail.Broker, name string) (settings box.
 // moveOut sends what is in a box on to its home, another node, and removes the box when its dead
 // letters are archived. What cannot be sent on is cancelled then, and its senders are told.
 func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, generation uint64) error {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	if err := closeBox(ctx, k, name); err != nil {
 		return err
 	}
 	m := b.moving[name]
 	if m == nil {
-		m = &mail.Moving{Box: name, Change: b.tellFirstSender}
+		m = &mail.Moving{Box: name, Change: b.places.tellFirstSender}
 		b.moving[name] = m
 	}
 	m.Home, m.Generation = home, generation
@@ -168,7 +158,7 @@ func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home p
 // tellMoved notes that a box is gone from here, and tells that what was in it is at its home.
 func (b *Boxes) tellMoved(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error {
 	b.waits.forget(name)
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return err
 	}
 	to := b.parts.Book.NameOf(home)
@@ -227,16 +217,6 @@ func (b *Boxes) seize(ctx context.Context, p place, z wire.Seize) error {
 	b.cfg.Logger.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)
 	b.cfg.Event(wire.EventMailSeized, b.cfg.Self, map[string]string{"box": p.text, "from": z.From})
 	return b.cfg.Audit(ctx, p.kind+".seize", p.text+" from "+z.From+": what only that has is lost unless it comes back")
-}
-
-// tellFirstSender lets the end of a mail that is sent on be told to who sent it first.
-func (b *Boxes) tellFirstSender(from proto.PeerID, l *proto.Letter) {
-	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !from.IsZero() && proto.ValidQueue(sender) {
-		l.BounceTo = []byte(b.mailbox(sender, from).name)
-	}
-	if !from.IsZero() {
-		l.Dedupe = nil // a key of its node
-	}
 }
 
 // serveSelf takes the mail of the spools whose home this node has become, as if another node sent

@@ -127,7 +127,7 @@ func TestSpoolWhoseHomeIsHere(t *testing.T) {
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Named, s.KeyBatch = true, ptr(10) })
 		time.Sleep(10 * time.Second)
 		given, got := f.lease("ceo", "", 10, time.Second)
-		if !slices.Equal(got, want) || given[0].Mail.From != "alpha" || !f.allows("agent:ceo", f.self) {
+		if !slices.Equal(got, want) || given[0].Mail.From != "alpha" || !f.rules.allows("agent:ceo", f.self) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		if all, err := f.Outgoing(t.Context()); err != nil || len(all) > 0 {

@@ -19,7 +19,7 @@ import (
 // List returns the boxes of this node of one kind, or of both if it is "", by name.
 func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
 	all := []wire.Box{}
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return all, nil
 	}
@@ -54,7 +54,7 @@ func (b *Boxes) Page(ctx context.Context, kind, cursor string, limit int) (page 
 
 // Get returns a box of this node.
 func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.places.existing(name)
 	if err != nil {
 		return v, err
 	}
@@ -78,7 +78,7 @@ func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
 
 // GetSubscription returns a subscription of a topic of this node.
 func (b *Boxes) GetSubscription(ctx context.Context, topic, sub string) (v wire.Subscription, err error) {
-	p, k, err := b.subscribed(topic, sub)
+	p, k, err := b.places.subscribed(topic, sub)
 	if err != nil {
 		return v, err
 	}
@@ -106,22 +106,10 @@ func waitingIn(s *box.State, id box.BoxID, sub box.SubID) *int {
 	return &n
 }
 
-// text returns the name of a box in the ledger, or in a letter, with the name that its node
-// has here.
-func (b *Boxes) text(name string) string {
-	if !strings.Contains(name, "@") {
-		return name // of the mesh, even if this node has a mailbox of its own with that name
-	}
-	if p, err := b.findTarget(name); err == nil {
-		return p.text
-	}
-	return name
-}
-
 func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 	i, _ := s.Info(id)
 	v := wire.Box{
-		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: proto.TimeOrNil(i.Oldest), Next: i.Next,
+		Name: b.places.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: proto.TimeOrNil(i.Oldest), Next: i.Next,
 		Ended: wire.EndedMails{
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
@@ -227,9 +215,9 @@ const scanned = 4096
 // listed finds what a query is about: a subscription, or a box with all that it keeps.
 func (b *Boxes) listed(name, sub, state string) (place, *mail.Broker, error) {
 	if state == stateKept && sub == "" {
-		return b.existing(name)
+		return b.places.existing(name)
 	}
-	return b.subscribed(name, sub)
+	return b.places.subscribed(name, sub)
 }
 
 // stateKept selects all that a box keeps.
@@ -417,7 +405,7 @@ func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 
 // search looks for a mail in all subscriptions and spools.
 func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil, noMail(id)
 	}
@@ -468,7 +456,7 @@ func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscr
 			if i.Settings.Handover.IsCopy() {
 				continue
 			}
-			p := place{name: i.Settings.Name, text: b.text(strings.TrimPrefix(i.Settings.Name, box.SpoolPrefix))}
+			p := place{name: i.Settings.Name, text: b.places.boxText(i.Settings.Name)}
 			if p.spool() {
 				all = append(all, subscription{place: p})
 			}

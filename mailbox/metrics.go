@@ -39,7 +39,7 @@ const collectTime = time.Second
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archived.Load()))
 	ch <- prometheus.MustNewConstMetric(descParts, prometheus.CounterValue, float64(m.boxes.incoming.refused.Load()))
-	if k := m.boxes.broker.Load(); k != nil {
+	if k := m.boxes.ledger.broker(); k != nil {
 		needed, moved := k.Space()
 		ch <- prometheus.MustNewConstMetric(descNeeded, prometheus.GaugeValue, float64(needed))
 		ch <- prometheus.MustNewConstMetric(descMoved, prometheus.CounterValue, float64(moved))

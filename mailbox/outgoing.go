@@ -9,7 +9,7 @@ import (
 // Outgoing returns what waits here for boxes on other nodes.
 func (b *Boxes) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
 	all := []wire.MailSpool{}
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return all, nil
 	}
@@ -21,7 +21,7 @@ func (b *Boxes) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
 		if s.Waiting == 0 {
 			continue
 		}
-		v := wire.MailSpool{Box: b.text(s.Box), Home: b.parts.Book.NameOf(s.Home), HomeID: s.Home.String(), Mails: s.Waiting, Bytes: s.Bytes, Stops: []wire.MailStop{}}
+		v := wire.MailSpool{Box: b.places.text(s.Box), Home: b.parts.Book.NameOf(s.Home), HomeID: s.Home.String(), Mails: s.Waiting, Bytes: s.Bytes, Stops: []wire.MailStop{}}
 		if !s.Oldest.IsZero() {
 			v.Oldest = new(s.Oldest.UTC())
 		}

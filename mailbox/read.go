@@ -86,7 +86,7 @@ func (r *Reader) at() (place, *mail.Broker) {
 	if p.home != r.boxes.cfg.Self {
 		return p, nil
 	}
-	return p, r.boxes.broker.Load()
+	return p, r.boxes.ledger.broker()
 }
 
 // Next waits for mail and returns at most n. One goroutine calls it.
@@ -147,7 +147,7 @@ func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) 
 	m = wire.ReceivedMail{
 		ID: l.ID.String(), Seq: seq, Box: p.text, From: b.parts.Book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
 		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
+		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.places.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
 		Size: int64(len(l.Body)), Body: l.Body,
 	}

@@ -494,7 +494,7 @@ func TestEndsOfSessions(t *testing.T) {
 		f.must(f.Remove(t.Context(), "agent:gone"))
 		ended(gone, wire.ErrNotFound, "agent:gone was removed", "")
 		f.names.move("agent:moved", f.beta)
-		f.must(f.broker.Load().RemoveBox(t.Context(), "agent:moved"))
+		f.must(f.ledger.broker().RemoveBox(t.Context(), "agent:moved"))
 		ended(moved, wire.ErrMoved, "the home of agent:moved is beta now", "beta")
 		f.stop()
 		ended(stopped, wire.ErrDraining, "", "alpha")

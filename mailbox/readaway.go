@@ -80,7 +80,7 @@ func (b *Boxes) session(ctx context.Context, p place, sub string, l wire.LeaseMa
 		b.parts.Want(p.home)
 		return b.exchange(p.home).home.begin(p, sub, l)
 	}
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil, noBox(p, sub)
 	}
@@ -176,7 +176,7 @@ func (b *Boxes) awaitMove(ctx context.Context, name string, moved *remoteError) 
 			return place{}, ctx.Err()
 		case <-pause.C:
 		}
-		p, err := b.find(name)
+		p, err := b.places.find(name)
 		switch {
 		case err != nil:
 			return p, err

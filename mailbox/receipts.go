@@ -50,7 +50,7 @@ func (b *Boxes) Receipts(ctx context.Context, id string, wait time.Duration) ([]
 
 // newestEvent returns the number of the newest event of mail.
 func (b *Boxes) newestEvent() (number uint64) {
-	if k := b.broker.Load(); k != nil {
+	if k := b.ledger.broker(); k != nil {
 		_, number, _, _ = k.Events(0, 1, func(*mail.Event) bool { return false })
 	}
 	return number
@@ -61,7 +61,7 @@ func (b *Boxes) newestEvent() (number uint64) {
 func (b *Boxes) awaitEnd(ctx context.Context, id string, after uint64) error {
 	ends := []string{mail.EventDone, mail.EventDead, mail.EventExpired, mail.EventCancelled}
 	for ctx.Err() == nil {
-		list, next, _, more := b.broker.Load().Events(after, maxEvents, func(e *mail.Event) bool {
+		list, next, _, more := b.ledger.broker().Events(after, maxEvents, func(e *mail.Event) bool {
 			return slices.Contains(ends, e.Kind) && strings.HasPrefix(e.Box, box.SpoolPrefix)
 		})
 		if slices.ContainsFunc(list, func(e mail.Event) bool { return e.ID.String() == id }) {
@@ -82,7 +82,7 @@ func (b *Boxes) awaitEnd(ctx context.Context, id string, after uint64) error {
 func (b *Boxes) receiptOf(ctx context.Context, s *search) (*wire.MailReceipt, error) {
 	var rec box.Kept
 	var proof []byte
-	k, place := b.broker.Load(), s.sub.place
+	k, place := b.ledger.broker(), s.sub.place
 	if err := k.View(ctx, func(st *box.State) {
 		id, _ := st.Find(place.name)
 		rec, _ = st.Record(id, s.seq)
@@ -120,7 +120,7 @@ func (b *Boxes) signReceipt(m *box.Mail, from proto.PeerID, name string) proto.M
 func (b *Boxes) viewReceipt(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
 	s := &r.Statement
 	v := &wire.MailReceipt{
-		Mail: s.Mail.String(), Box: b.text(s.Box), Digest: "sha256:" + hex.EncodeToString(s.Digest[:]),
+		Mail: s.Mail.String(), Box: b.places.text(s.Box), Digest: "sha256:" + hex.EncodeToString(s.Digest[:]),
 		Origin: b.parts.Book.NameOf(s.Origin), OriginID: s.Origin.String(), Node: b.parts.Book.NameOf(s.Home), NodeID: s.Home.String(),
 		Time: time.UnixMilli(s.Time).UTC(), Proof: base64.StdEncoding.EncodeToString(r.Append(nil)), Letter: letter,
 	}
@@ -139,5 +139,5 @@ func (b *Boxes) viewReceipt(r proto.MailReceipt, letter []byte) *wire.MailReceip
 
 // unproven reports that a node has mails and did not sign that, though it was asked to.
 func (b *Boxes) unproven(name string, home proto.PeerID, mails int, why error) {
-	b.cfg.Event(wire.EventMailUnproven, home, map[string]string{"box": b.text(name), "count": fmt.Sprint(mails), "why": why.Error()})
+	b.cfg.Event(wire.EventMailUnproven, home, map[string]string{"box": b.places.text(name), "count": fmt.Sprint(mails), "why": why.Error()})
 }

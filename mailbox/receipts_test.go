@@ -107,7 +107,7 @@ func TestReceiptFromAnotherNode(t *testing.T) {
 			got <- all
 		}()
 		synctest.Wait()
-		lane, err := f.broker.Load().Lane(t.Context(), f.beta)
+		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		f.must(err)
 		f.homeOf(lane, f.betaKeys)
 		all := <-got
@@ -139,7 +139,7 @@ func TestReceiptThatNobodySigns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fixture) {
 				sent := f.mail("agent:ceo@beta", "asked", func(m *wire.Mail) { m.Receipt = true })
-				lane, err := f.broker.Load().Lane(t.Context(), f.beta)
+				lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 				f.must(err)
 				f.homeOf(lane, keys)
 				if all, err := f.Receipts(t.Context(), sent.ID, time.Minute); err != nil || len(all) != 0 {
@@ -160,7 +160,7 @@ func TestReceiptThatNobodySigns(t *testing.T) {
 func TestReceiptThatIsDamaged(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		sent := f.mail("agent:ceo@beta", "asked", func(m *wire.Mail) { m.Receipt = true })
-		lane, err := f.broker.Load().Lane(t.Context(), f.beta)
+		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		f.must(err)
 		f.homeOf(lane, f.betaKeys)
 		all, err := f.Receipts(t.Context(), sent.ID, 0)

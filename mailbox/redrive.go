@@ -26,13 +26,13 @@ const (
 // problem. Between the new mail and the mark of the old one its dedupe key counts, which names
 // that with its place, since a sender may use an id twice.
 func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.places.subscribed(name, sub)
 	if err != nil {
 		return out, err
 	}
 	to := p
 	if r.To != "" {
-		if to, err = b.findTarget(r.To); err != nil {
+		if to, err = b.places.findTarget(r.To); err != nil {
 			return out, err
 		}
 	}
@@ -160,7 +160,7 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	}
 	now := b.cfg.Clock.Now()
 	if l.Flags &= proto.LetterTellEnd; l.Flags != 0 {
-		b.tellFirstSender(from, &l)
+		b.places.tellFirstSender(from, &l)
 	}
 	if l.RedriveOf = l.ID; l.FirstID.IsZero() {
 		l.FirstID = l.ID
@@ -172,11 +172,11 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	if name := l.Object.File(); name != "" && !b.parts.Bodies.Pin(name) {
+	if name := l.Object.File(); name != "" && !b.bodies.store.Pin(name) {
 		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
 	}
 	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
-	if b.unpin(l.Object, err); err != nil {
+	if b.bodies.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}
 	return b.sentMail(to, sent[0], false)

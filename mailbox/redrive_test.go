@@ -188,7 +188,7 @@ func TestDeadLettersWithOneID(t *testing.T) {
 				Class: proto.Normal, ID: id, Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Sender: []byte("boss"), Body: []byte(body),
 			})
 			f.must(err)
-			to, err := f.findTarget("agent:ceo")
+			to, err := f.places.findTarget("agent:ceo")
 			f.must(err)
 			_, err = f.Boxes.deliver(t.Context(), []place{to}, [][]byte{letter}, false, false)
 			f.must(err)

@@ -104,19 +104,18 @@ func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
 
 // RetryNow sends again at once what a peer stopped with code.
 func (b *Boxes) RetryNow(ctx context.Context, peer proto.PeerID, code proto.Code) {
-	if k := b.broker.Load(); k != nil {
+	if k := b.ledger.broker(); k != nil {
 		_ = k.RetryNow(ctx, peer, code) // a broker that has stopped sends at the next start
 	}
 }
 
 // sendMail sends what waits in the spools for a peer.
 func (b *Boxes) sendMail(ctx context.Context, l *transport.Link) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-b.ready:
+	k, err := b.ledger.wait(ctx)
+	if err != nil {
+		return err
 	}
-	lane, err := b.broker.Load().Lane(ctx, l.Peer())
+	lane, err := k.Lane(ctx, l.Peer())
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
@@ -378,8 +377,8 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 
 // arrive hands a bundle to the broker. A node that never had a box makes no ledger for it.
 func (b *Boxes) arrive(ctx context.Context, from proto.PeerID, bundle *proto.Bundle) (*mail.Arrival, error) {
-	k := b.broker.Load()
-	home, generation, away := b.awayFrom(bundle.GetBox())
+	k := b.ledger.broker()
+	home, generation, away := b.places.awayFrom(bundle.GetBox())
 	switch {
 	case k == nil && away:
 		return mail.Redirect(from, bundle, b.cfg.Clock.Now(), home, generation)
@@ -422,7 +421,7 @@ func (x *exchange) wait(ctx context.Context, w writing) error {
 }
 
 func (b *Boxes) receiveAnswer(ctx context.Context, from proto.PeerID, answer *proto.Bundled) error {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return nil // to an earlier start
 	}

@@ -122,7 +122,7 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
 		synctest.Wait() // until what makes the rules known has run
-		f.rules.Store(&map[string]notes{})
+		f.rules.all.Store(&map[string]notes{})
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
 		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())
 		if err != nil || answer.GetCode() != proto.CodeNoHandler {
@@ -164,7 +164,7 @@ func TestMailMakesNoLedger(t *testing.T) {
 func TestOnlySmallBouncesAreTakenFromEveryone(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
-		admit, err := f.admit(t.Context(), f.broker.Load(), f.beta)
+		admit, err := f.admit(t.Context(), f.ledger.broker(), f.beta)
 		f.must(err)
 		of := proto.NewMailID(time.Now())
 		for _, tt := range []struct {

@@ -256,8 +256,8 @@ func (f refused) tell(o *proto.Opened) {
 
 // readableBy returns a box of this node that a peer may read.
 func (b *Boxes) readableBy(ctx context.Context, from proto.PeerID, name string) (place, *mail.Broker, refused) {
-	p, err := b.findTarget(name)
-	k := b.broker.Load()
+	p, err := b.places.findTarget(name)
+	k := b.ledger.broker()
 	switch {
 	case err != nil:
 		return p, nil, refused{code: proto.CodeBadForm, detail: fmt.Sprintf("box %.80q", name)}
@@ -268,14 +268,11 @@ func (b *Boxes) readableBy(ctx context.Context, from proto.PeerID, name string) 
 	case k == nil:
 		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
 	}
-	rules := b.rules.Load()
-	if rules == nil {
-		if err := b.readRules(ctx, k); err != nil {
-			return p, nil, refused{code: proto.CodeDraining, detail: "the node is stopping"}
-		}
-		rules = b.rules.Load()
+	rules, err := b.rules.known(ctx, k)
+	if err != nil {
+		return p, nil, refused{code: proto.CodeDraining, detail: "the node is stopping"}
 	}
-	n, ok := (*rules)[p.name]
+	n, ok := rules[p.name]
 	switch {
 	case !ok:
 		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
@@ -489,7 +486,7 @@ func (r *remoteReaders) sentOn(s *transport.MailStream) bool {
 
 // giveBack gives back, for nothing, mails that were not sent.
 func (b *Boxes) giveBack(ctx context.Context, x *remoteReader, given []mail.Delivery) error {
-	_, err := b.broker.Load().Settle(context.WithoutCancel(ctx), x.place.name, x.sub, returned(given))
+	_, err := b.ledger.broker().Settle(context.WithoutCancel(ctx), x.place.name, x.sub, returned(given))
 	return err
 }
 

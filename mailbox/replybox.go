@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -52,11 +51,6 @@ type givenReply struct {
 	handle box.Handle
 }
 
-// isReplyBox reports whether the name of a box in the ledger is that of a box for replies.
-func (b *Boxes) isReplyBox(name string) bool {
-	return strings.HasSuffix(name, "@"+b.cfg.Self.String()) && wire.IsReplyBox(name)
-}
-
 // NewReplyBox makes a box for the replies to the requests of a program, which names it in
 // reply_to and reads it as any mailbox. It is removed when nobody has read it for an hour.
 func (b *Boxes) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
@@ -68,7 +62,7 @@ func (b *Boxes) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.Reply
 func (b *Boxes) newReplyPlace() place {
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // it never fails
-	return b.mailbox(wire.ReplyBoxName(secret), b.cfg.Self)
+	return b.places.mailbox(wire.ReplyBoxName(secret), b.cfg.Self)
 }
 
 // makeReplyBox makes the box for replies p, unless the request of the notes has one already, and
@@ -83,16 +77,14 @@ func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, err
 	if err := inbox.CheckAllow(n.Allow); err != nil {
 		return "", invalid("reply_from: %v", err)
 	}
-	k, err := b.open()
+	k, err := b.ledger.open()
 	if err != nil {
 		return "", err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
-	if b.rules.Load() == nil {
-		if err := b.readRules(ctx, k); err != nil {
-			return "", failure(place{}, "", err)
-		}
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
+	if _, err := b.rules.known(ctx, k); err != nil {
+		return "", failure(place{}, "", err)
 	}
 	if name, ok := b.replyBoxOf(n.Request); ok { // of a request that was sent before, or cut off
 		return name, nil
@@ -104,13 +96,13 @@ func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, err
 	if err := k.SetBox(ctx, s); err != nil {
 		return "", failure(p, "", err)
 	}
-	return p.name, failure(p, "", b.readRules(ctx, k))
+	return p.name, failure(p, "", b.rules.read(ctx, k))
 }
 
 // replyBoxOf returns the name in the ledger of the box for the reply to a request. The rules of
 // the boxes are known.
 func (b *Boxes) replyBoxOf(id string) (name string, ok bool) {
-	for name, n := range *b.rules.Load() {
+	for name, n := range b.rules.get() {
 		if n.Request == id && id != "" {
 			return name, true
 		}
@@ -139,12 +131,8 @@ func (b *Boxes) makeReplySpace(ctx context.Context, k *mail.Broker) error {
 
 // replyBoxes returns the names of the reply boxes in the ledger.
 func (b *Boxes) replyBoxes() (names []string) {
-	rules := b.rules.Load()
-	if rules == nil {
-		return nil
-	}
-	for name := range *rules {
-		if b.isReplyBox(name) {
+	for name := range b.rules.get() {
+		if b.places.isReplyBox(name) {
 			names = append(names, name)
 		}
 	}
@@ -158,7 +146,7 @@ func (b *Boxes) givenOf(name string) (g givenReply, ok bool) {
 	if g, ok = b.replies.given[name]; ok {
 		return g, true
 	}
-	h, err := box.ParseHandle((*b.rules.Load())[name].Given)
+	h, err := box.ParseHandle(b.rules.get()[name].Given)
 	return givenReply{handle: h}, err == nil
 }
 
@@ -191,8 +179,8 @@ func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, d mail.D
 
 // keepGiven writes to the settings of a reply box, if it is still there, which reply was given.
 func (b *Boxes) keepGiven(ctx context.Context, k *mail.Broker, p place, given box.Handle) (kept bool, err error) {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	now, err := b.settings(ctx, k, p, "")
 	if err != nil || !now.exists {
 		return false, err
@@ -201,7 +189,7 @@ func (b *Boxes) keepGiven(ctx context.Context, k *mail.Broker, p place, given bo
 	n.Given = given.String()
 	now.box.Notes, now.box.Keep = n.encode(), givenKept
 	if err = k.SetBox(ctx, now.box); err == nil {
-		err = b.readRules(ctx, k)
+		err = b.rules.read(ctx, k)
 	}
 	return err == nil, err
 }
@@ -238,9 +226,7 @@ func (b *Boxes) replyAgain(ctx context.Context, k *mail.Broker, p place) (d mail
 // noteRead notes that somebody on this node reads a box, if it is a reply box: a program that
 // asks now and then has no session in between.
 func (b *Boxes) noteRead(name string) {
-	if rules := b.rules.Load(); rules == nil || !b.isReplyBox(name) {
-		return
-	} else if _, is := (*rules)[name]; !is {
+	if _, is := b.rules.get()[name]; !is || !b.places.isReplyBox(name) {
 		return
 	}
 	b.replies.mu.Lock()
@@ -250,9 +236,9 @@ func (b *Boxes) noteRead(name string) {
 
 // dropReplyBox removes a reply box that no letter names.
 func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
-	k := b.broker.Load()
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	k := b.ledger.broker()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	return b.removeReplyBox(context.WithoutCancel(ctx), k, name)
 }
 
@@ -267,10 +253,10 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	if err := k.RemoveBox(ctx, name); err != nil && !errors.Is(err, box.ErrNotFound) {
 		return err
 	}
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return err
 	}
-	rules := *b.rules.Load()
+	rules := b.rules.get()
 	b.replies.mu.Lock()
 	defer b.replies.mu.Unlock()
 	forgetRemoved(b.replies.given, rules)
@@ -303,9 +289,9 @@ func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
 		}
 		over, err := b.unread(ctx, k, names, read)
 		for _, name := range over { // one that fails keeps none of the others
-			b.changing.Lock()
+			b.rules.changing.Lock()
 			err = errors.Join(err, b.removeReplyBox(ctx, k, name))
-			b.changing.Unlock()
+			b.rules.changing.Unlock()
 		}
 		if err != nil && ctx.Err() == nil {
 			b.cfg.Logger.Warn("boxes for replies were not removed; it is tried again", "why", err)

@@ -310,10 +310,10 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 		given := make(chan struct{})
 		go func() { defer close(given); f.awaited(r.ID, 0, "five") }()
 		synctest.Wait()
-		if !f.changing.TryLock() {
+		if !f.rules.changing.TryLock() {
 			t.Fatal("no box can be changed while a reply ends")
 		}
-		f.changing.Unlock()
+		f.rules.changing.Unlock()
 		time.Sleep(2 * givenWait)
 		select {
 		case <-given:
@@ -335,10 +335,10 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 		removed := make(chan error, 1)
 		go func() { removed <- f.dropReplyBox(t.Context(), name) }()
 		time.Sleep(2 * givenWait)
-		if !f.changing.TryLock() {
+		if !f.rules.changing.TryLock() {
 			t.Fatal("no box can be changed while one for a reply cannot be removed")
 		}
-		f.changing.Unlock()
+		f.rules.changing.Unlock()
 		if err := <-removed; err == nil {
 			t.Error("a box was removed although its reply could not end")
 		}
@@ -353,9 +353,9 @@ func TestNotesOfARemovedReplyBox(t *testing.T) {
 		f.mailbox("ceo", nil)
 		_, first := f.request("how many?", nil)
 		_, second := f.request("how much?", nil)
-		p, err := f.find(first)
+		p, err := f.places.find(first)
 		f.must(err)
-		k := f.broker.Load()
+		k := f.ledger.broker()
 		f.must(f.dropReplyBox(t.Context(), first))
 		_, err = f.takeReply(t.Context(), t.Context(), k, p)
 		f.refused(err, box.ErrNotFound, "")

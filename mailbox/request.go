@@ -40,7 +40,7 @@ func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply
 // RequestLetter is [Boxes.Request] for a mail that its program has encoded, whose reply is wanted
 // as it is kept: without one its letter is nil.
 func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string, wait time.Duration) (wire.SentMail, mail.Delivery, error) {
-	to, err := b.findTarget(string(x.To))
+	to, err := b.places.findTarget(string(x.To))
 	var l proto.Letter
 	if err == nil {
 		l, x.Letter, err = b.checkLetter(x.Letter, to)
@@ -207,15 +207,13 @@ func (b *Boxes) takeReply(ctx, waiting context.Context, k *mail.Broker, p place)
 
 // requested returns the reply box of a request.
 func (b *Boxes) requested(ctx context.Context, id string) (place, *mail.Broker, error) {
-	k := b.broker.Load()
-	if k != nil && b.rules.Load() == nil {
-		if err := b.readRules(ctx, k); err != nil {
+	k := b.ledger.broker()
+	if k != nil {
+		if _, err := b.rules.known(ctx, k); err != nil {
 			return place{}, k, failure(place{}, "", err)
 		}
-	}
-	if k != nil {
 		if name, ok := b.replyBoxOf(id); ok {
-			p, err := b.find(name)
+			p, err := b.places.find(name)
 			return p, k, err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -81,7 +80,7 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 		if why == nil && s.sent[i].Known {
 			why = errKnown
 		}
-		b.unpin(s.objects[j], why)
+		b.bodies.unpin(s.objects[j], why)
 	}
 	s.at, s.letters, s.objects, s.to, s.size = nil, nil, nil, nil, 0
 }
@@ -101,7 +100,7 @@ func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed, 
 	if to[0].home != b.cfg.Self {
 		return b.forward(ctx, to, letters, relaxed, ends)
 	}
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil { // no box here
 		sent := make([]mail.Sent, len(letters))
 		for i := range sent {
@@ -119,7 +118,7 @@ func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed, 
 
 // forward puts letters into the spools for boxes on other nodes.
 func (b *Boxes) forward(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
-	k, err := b.open()
+	k, err := b.ledger.open()
 	if err != nil {
 		return nil, err
 	}
@@ -157,18 +156,10 @@ func (b *Boxes) sentMail(to place, r mail.Sent, relaxed bool) (wire.SentMail, er
 	return m, nil
 }
 
-// unknown marks the error of a call of which nobody knows whether it took effect.
-func unknown(err error) error {
-	if errors.Is(err, mail.ErrUnknown) {
-		return fmt.Errorf("%w: %w", store.ErrUnknown, err)
-	}
-	return err
-}
-
 // encode makes the letter of a mail, with its body or the object that is its body, and finds the
 // box that it names.
 func (b *Boxes) encode(m *wire.Mail, object proto.LetterObject) ([]byte, place, error) {
-	to, err := b.findTarget(m.To)
+	to, err := b.places.findTarget(m.To)
 	if err != nil {
 		return nil, to, err
 	}
@@ -187,18 +178,6 @@ func (b *Boxes) encode(m *wire.Mail, object proto.LetterObject) ([]byte, place, 
 	return raw, to, nil
 }
 
-// fullAddress returns an address as every node understands it: with the id of the node.
-func (b *Boxes) fullAddress(field, name string) ([]byte, error) {
-	if name == "" {
-		return nil, nil
-	}
-	p, err := b.findTarget(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
-	}
-	return []byte(p.name), nil
-}
-
 // letter checks a mail and makes its letter.
 func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	class, err := proto.ParseClass(m.Class)
@@ -212,11 +191,11 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	replyTo, err := b.fullAddress("reply_to", m.ReplyTo)
+	replyTo, err := b.places.fullAddress("reply_to", m.ReplyTo)
 	if err != nil {
 		return nil, err
 	}
-	bounceTo, err := b.fullAddress("bounce_to", m.BounceTo)
+	bounceTo, err := b.places.fullAddress("bounce_to", m.BounceTo)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package mailbox
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,59 +15,27 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// notes are what this package keeps with the settings of a box.
-type notes struct {
-	Allow     []string          `json:"allow,omitempty"`
-	AllowRead []string          `json:"allow_read,omitempty"`
-	Handler   *wire.MailHandler `json:"handler,omitempty"`
-	Request   string            `json:"request,omitempty"` // of a reply box: the id of its only mail with that reply_to
-	Given     string            `json:"given,omitempty"`   // and the handle of the reply that its requester was given
-
-	text string            // in which they are kept
-	to   map[string]string // of a topic: the boxes into which its subscriptions deliver
-}
-
-func (n notes) encode() string {
-	if len(n.Allow)+len(n.AllowRead)+len(n.Request)+len(n.Given) == 0 && n.Handler == nil {
-		return ""
-	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		panic(err) // strings and numbers
-	}
-	return string(text)
-}
-
-// notesOf returns the notes of a box. Bad ones allow nothing.
-func notesOf(s box.BoxSettings) (n notes) {
-	if s.Notes != "" && json.Unmarshal([]byte(s.Notes), &n) != nil {
-		n = notes{}
-	}
-	n.text = s.Notes
-	return n
-}
-
 // SetMailbox makes a mailbox of this node, or changes one. A named one is a mailbox of the
 // mesh, whose home this node becomes; if that is seized, it is a new one.
 func (b *Boxes) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
-	p, err := b.find(name)
+	p, err := b.places.find(name)
 	if named := proto.AgentPrefix + trimPrefix(name, proto.AgentPrefix); err == nil && (s.Named || s.Seize != nil) {
 		t, e := proto.ParseTarget(named)
-		k := b.broker.Load()
+		k := b.ledger.broker()
 		switch err = e; {
-		case k != nil && k.Has(b.mailbox(t.Name, b.cfg.Self).name):
+		case k != nil && k.Has(b.places.mailbox(t.Name, b.cfg.Self).name):
 			err = fmt.Errorf("%w: this node has a mailbox %s of its own: one of the mesh needs another name", wire.ErrRefused, t.Name)
 		case t.Node != "":
 			err = invalid("%.80q: a named mailbox belongs to the mesh: use its name without a node", name)
 		}
-		p = b.named(t)
+		p = b.places.named(t)
 	}
 	return b.set(ctx, p, err, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
 }
 
 // SetTopic makes a topic of this node, or changes one.
 func (b *Boxes) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
-	p, err := b.find(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
+	p, err := b.places.find(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
 	return b.set(ctx, p, err, wire.BoxTopic, s, nil)
 }
 
@@ -77,7 +44,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	switch {
 	case err != nil:
 	case p.home != b.cfg.Self && s.Seize == nil:
-		err = b.elsewhere(p)
+		err = b.places.elsewhere(p)
 	case p.kind != kind:
 		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
 	default:
@@ -92,12 +59,12 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	if err != nil {
 		return wire.Box{}, err
 	}
-	k, err := b.open()
+	k, err := b.ledger.open()
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	ctx = context.WithoutCancel(ctx) // what is on disk counts at once
 	if p.title != proto.TitleQueue {
 		if _, _, err := b.parts.Names.HomeOf(p.name); err != nil { // it was removed meanwhile
@@ -124,7 +91,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	if err := k.SetBox(ctx, changed); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	if sub != nil {
@@ -148,7 +115,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 
 // SetSubscription makes a subscription of a topic, or changes one.
 func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.SubscriptionSettings) (wire.Box, error) {
-	p, k, err := b.topic(topic)
+	p, k, err := b.places.topic(topic)
 	if err == nil {
 		err = checkSub(p, &s)
 	}
@@ -165,8 +132,8 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	now, err := b.settings(ctx, k, p, sub)
 	switch {
 	case err != nil:
@@ -181,7 +148,7 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err := k.SetSub(ctx, p.name, now.sub, from); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	what := p.path(sub)
@@ -197,12 +164,12 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 // Pause stops the deliveries of a mailbox, whose subscription is "", or of a subscription of
 // a topic, or resumes them.
 func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box, error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.places.subscribed(name, sub)
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	now, err := b.settings(ctx, k, p, sub)
 	if err != nil {
 		return wire.Box{}, err
@@ -226,16 +193,16 @@ func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box,
 
 // RemoveSubscription removes a subscription of a topic, with its dead letters.
 func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error {
-	p, k, err := b.topic(topic)
+	p, k, err := b.places.topic(topic)
 	if err != nil {
 		return err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	if err := k.RemoveSub(ctx, p.name, sub); err != nil {
 		return failure(p, sub, err)
 	}
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return failure(p, sub, err)
 	}
 	return b.cfg.Audit(ctx, "subscription.remove", p.path(sub))
@@ -243,7 +210,7 @@ func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error
 
 // Seek moves a subscription of a topic: what it reads next.
 func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscription) (wire.Box, error) {
-	p, k, err := b.topic(topic)
+	p, k, err := b.places.topic(topic)
 	if err != nil {
 		return wire.Box{}, err
 	}
@@ -263,19 +230,19 @@ func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscri
 // Remove removes a box. The senders of what waits in it are told. Of a box of the mesh that
 // was removed already, but not its name, it removes the name.
 func (b *Boxes) Remove(ctx context.Context, name string) error {
-	p, k, err := b.existing(name)
+	p, k, err := b.places.existing(name)
 	if err != nil {
 		return err
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.rules.changing.Lock()
+	defer b.rules.changing.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	err = k.RemoveBox(ctx, p.name)
 	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
 	}
 	b.waits.forget(p.name)
-	if err := b.readRules(ctx, k); err != nil {
+	if err := b.rules.read(ctx, k); err != nil {
 		return failure(p, "", err)
 	}
 	if p.title != proto.TitleQueue {
@@ -302,14 +269,14 @@ func (b *Boxes) title(ctx context.Context, p place, z *wire.Seize) (place, error
 	var err error
 	p.home, p.generation, err = b.parts.Names.HomeOf(p.name)
 	if err == nil && p.home != b.cfg.Self {
-		err = b.elsewhere(p)
+		err = b.places.elsewhere(p)
 	}
 	return p, err
 }
 
 // Unblock lets the mails of an ordering key go on that a dead letter blocks.
 func (b *Boxes) Unblock(ctx context.Context, name, sub string, u wire.UnblockMail) error {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.places.subscribed(name, sub)
 	if err != nil {
 		return err
 	}
@@ -367,7 +334,7 @@ func (b *Boxes) origin(ctx context.Context, k *mail.Broker, name string) (id pro
 // Purge cancels what waits in a box, the oldest first; what is leased stays. The senders are
 // told.
 func (b *Boxes) Purge(ctx context.Context, name string, r wire.PurgeMail) (wire.PurgedMail, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.places.existing(name)
 	if err != nil {
 		return wire.PurgedMail{}, err
 	}
@@ -409,18 +376,6 @@ func (b *Boxes) purgeable(ctx context.Context, k *mail.Broker, p place) (n int, 
 		err = box.ErrNotFound
 	}
 	return n, err
-}
-
-// topic returns a topic of this node.
-func (b *Boxes) topic(name string) (place, *mail.Broker, error) {
-	return b.existing(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
-}
-
-func trimPrefix(s, prefix string) string {
-	if len(s) > len(prefix) && s[:len(prefix)] == prefix {
-		return s[len(prefix):]
-	}
-	return s
 }
 
 // current are the settings of a box and one of its subscriptions.
@@ -538,10 +493,6 @@ const (
 	maxAge      = 10 * 365 * 24 * time.Hour
 	maxAllow    = 64 // entries of an allow list
 )
-
-func invalid(format string, a ...any) error {
-	return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
-}
 
 // outside reports whether a number is given and not from 0 to limit.
 func outside[T int | int64 | wire.Duration](n *T, limit T) bool {

@@ -109,7 +109,7 @@ func (b *Boxes) QueueLetters(letters []Letter) *Queued {
 	var toErr error
 	for i, x := range letters {
 		if i == 0 || string(x.To) != string(letters[i-1].To) {
-			to, toErr = b.findTarget(string(x.To))
+			to, toErr = b.places.findTarget(string(x.To))
 		}
 		err, letter := toErr, x.Letter
 		var l proto.Letter
@@ -175,10 +175,10 @@ func checkMade(l proto.Letter, to place, now time.Time) error {
 // withFullAddresses returns a letter whose addresses have the ids of their nodes.
 func (b *Boxes) withFullAddresses(raw []byte, l proto.Letter) (_ []byte, err error) {
 	replyTo, bounceTo := l.ReplyTo, l.BounceTo
-	if l.ReplyTo, err = b.fullAddress("reply_to", string(replyTo)); err != nil {
+	if l.ReplyTo, err = b.places.fullAddress("reply_to", string(replyTo)); err != nil {
 		return nil, err
 	}
-	if l.BounceTo, err = b.fullAddress("bounce_to", string(bounceTo)); err != nil {
+	if l.BounceTo, err = b.places.fullAddress("bounce_to", string(bounceTo)); err != nil {
 		return nil, err
 	}
 	if string(l.ReplyTo) == string(replyTo) && string(l.BounceTo) == string(bounceTo) {
@@ -216,7 +216,7 @@ func (q *Queued) add(i int, letter []byte, to place, relaxed bool, err error) {
 
 // flush hands the broker what was added.
 func (q *Queued) flush() *Queued {
-	k := q.b.broker.Load()
+	k := q.b.ledger.broker()
 	for i := range q.runs {
 		r := &q.runs[i]
 		switch {

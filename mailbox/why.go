@@ -72,7 +72,7 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 			e.cause(wire.NoteMailEnded, a)
 			break
 		}
-		if to, err := b.findTarget(strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix)); err == nil {
+		if to, err := b.places.findTarget(strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix)); err == nil {
 			a.Peer = b.parts.Book.NameOf(to.home)
 		}
 		if r, err := b.receiptOf(ctx, s); err == nil && r != nil {
@@ -99,13 +99,13 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 // whySpooled explains why the home of a box does not have what waits for it here: of the
 // chains that are meant, the newest stop. Without one it is on its way, if there is a path.
 func (b *Boxes) whySpooled(ctx context.Context, e *explanation, name string, meant func(proto.Class) bool) (home proto.PeerID, err error) {
-	all, err := b.broker.Load().Spools(ctx)
+	all, err := b.ledger.broker().Spools(ctx)
 	i := slices.IndexFunc(all, func(s mail.SpoolInfo) bool { return s.Box == name })
 	if err != nil || i < 0 {
 		return home, failure(place{}, "", err)
 	}
 	s := &all[i]
-	to := wire.NoteArgs{Box: b.text(name), Peer: b.parts.Book.NameOf(s.Home)}
+	to := wire.NoteArgs{Box: b.places.text(name), Peer: b.parts.Book.NameOf(s.Home)}
 	spool := to
 	spool.Count, spool.Seconds = s.Waiting, e.ago(s.Oldest)
 	e.step(wire.StepSpool, spool)
@@ -125,7 +125,7 @@ func (b *Boxes) whySpooled(ctx context.Context, e *explanation, name string, mea
 func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path string) error {
 	var t box.Standing
 	var head box.Kept
-	k, found := b.broker.Load(), false
+	k, found := b.ledger.broker(), false
 	if err := k.View(ctx, func(st *box.State) {
 		id, _ := st.Find(s.sub.place.name)
 		sub, _ := st.FindSub(id, s.sub.name)
@@ -184,7 +184,7 @@ func idAt(ctx context.Context, k *mail.Broker, r box.Kept) string {
 // whyEnded explains how a mail ended that is not here any more, if that is among the newest
 // events. Otherwise the error is unknown.
 func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.PeerID, err error) {
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if k == nil {
 		return wire.Blocker{}, home, unknown
 	}
@@ -195,7 +195,7 @@ func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.P
 			continue
 		}
 		e := b.explain(v.ID.String(), strings.ToUpper(v.Kind))
-		p := place{name: v.Box, text: b.eventBox(v.Box)}
+		p := place{name: v.Box, text: b.places.boxText(v.Box)}
 		a := wire.NoteArgs{Box: p.path(v.Sub), State: e.State, Detail: v.Text, Seconds: e.ago(v.At), Task: e.Subject}
 		switch {
 		case v.Kind == mail.EventRefused:
@@ -203,7 +203,7 @@ func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.P
 			e.cause(wire.NoteMailTurnedAway, a)
 		case p.spool() && v.Kind == mail.EventDone:
 			e.State = "ACCEPTED"
-			if to, err := b.findTarget(strings.TrimPrefix(v.Box, box.SpoolPrefix)); err == nil {
+			if to, err := b.places.findTarget(strings.TrimPrefix(v.Box, box.SpoolPrefix)); err == nil {
 				a.Peer = b.parts.Book.NameOf(to.home)
 			}
 			e.cause(wire.NoteMailTaken, a)
@@ -219,13 +219,13 @@ func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.P
 // zero: it is here. The name of a topic may be followed by that of a subscription.
 func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home proto.PeerID, err error) {
 	name, sub, _ := strings.Cut(name, "/")
-	p, err := b.find(name)
+	p, err := b.places.find(name)
 	if err != nil {
 		return wire.Blocker{}, home, err
 	}
 	e := b.explain(p.path(sub), "OPEN")
 	e.step(wire.StepBox, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(p.home), Generation: p.generation})
-	k := b.broker.Load()
+	k := b.ledger.broker()
 	if p.home != b.cfg.Self {
 		e.State = "ELSEWHERE"
 		if k != nil {

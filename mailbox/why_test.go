@@ -185,7 +185,7 @@ func TestWhyOutgoing(t *testing.T) {
 		if s := stepOf(t, b, wire.StepSpool); s.Count != 1 || s.Peer != "beta" || s.Box != "agent:desk@beta" {
 			t.Errorf("%+v", s)
 		}
-		lane, err := f.broker.Load().Lane(t.Context(), f.beta)
+		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		f.must(err)
 		bundle, err := lane.Next(t.Context(), 1<<20)
 		f.must(err)

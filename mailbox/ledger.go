@@ -1,0 +1,66 @@
+package mailbox
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/wire"
+)
+
+// A ledgerOpener has the broker of this node's ledger. A node that never had a box has none: it
+// is made with the first one, or the first mail for another node.
+type ledgerOpener struct {
+	make func() (*mail.Broker, error) // opens the ledger, or makes it
+
+	mu    sync.Mutex // held while the ledger is opened
+	ended bool       // Run has returned: it is not opened any more; under mu
+	now   atomic.Pointer[mail.Broker]
+	ready chan struct{} // closed when there is a broker
+}
+
+// broker returns the broker; nil: there is none yet.
+func (l *ledgerOpener) broker() *mail.Broker { return l.now.Load() }
+
+// open opens the ledger, or makes it, if that was not done before.
+func (l *ledgerOpener) open() (*mail.Broker, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.broker(); k != nil {
+		return k, nil
+	}
+	if l.ended {
+		return nil, wire.ErrDraining
+	}
+	k, err := l.make()
+	if err != nil {
+		return nil, err
+	}
+	l.now.Store(k)
+	close(l.ready)
+	return k, nil
+}
+
+// wait waits for the broker, if there is none yet. The error is that of ctx.
+func (l *ledgerOpener) wait(ctx context.Context) (*mail.Broker, error) {
+	if k := l.broker(); k != nil {
+		return k, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-l.ready:
+		return l.broker(), nil
+	}
+}
+
+// await waits for the broker as long as the node runs. Without one then, there will be none: nil.
+func (l *ledgerOpener) await(ctx context.Context) *mail.Broker {
+	_, _ = l.wait(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.broker()
+	l.ended = k == nil
+	return k
+}
