@@ -5,13 +5,29 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
+
+// archiver writes the dead letters that the ledger forgets to the archive.
+type archiver struct {
+	self        proto.PeerID
+	ledgers     Ledgers
+	log         *slog.Logger
+	auditSystem func(ctx context.Context, action, what string) error
+	event       func(kind string, p proto.PeerID, fields map[string]string)
+	places      *places
+	views       *views
+
+	count atomic.Uint64 // dead letters since the start
+}
 
 // An archivedMail is a line of the archive of dead letters.
 type archivedMail struct {
@@ -21,14 +37,14 @@ type archivedMail struct {
 	wire.BoxedMail
 }
 
-// archive writes dead letters of one subscription to the archive, before the ledger forgets
+// write writes dead letters of one subscription to the archive, before the ledger forgets
 // them. After a crash they may be written again.
-func (b *Boxes) archive(ctx context.Context, all []mail.DeadLetter) error {
+func (r *archiver) write(ctx context.Context, all []mail.DeadLetter) error {
 	var lines bytes.Buffer
 	enc := json.NewEncoder(&lines)
 	enc.SetEscapeHTML(false)
 	for i := range all {
-		line, err := b.archivedMail(&all[i])
+		line, err := r.line(&all[i])
 		if err == nil {
 			err = enc.Encode(line)
 		}
@@ -36,25 +52,25 @@ func (b *Boxes) archive(ctx context.Context, all []mail.DeadLetter) error {
 			return fmt.Errorf("archive dead letter %d: %w", all[i].Seq, err)
 		}
 	}
-	file, err := b.parts.Ledgers.ArchiveMail(lines.Bytes())
+	file, err := r.ledgers.ArchiveMail(lines.Bytes())
 	if err != nil {
 		return err
 	}
-	b.archived.Add(uint64(len(all)))
-	from := place{text: b.places.text(all[0].Box)}.path(all[0].Subscription)
+	r.count.Add(uint64(len(all)))
+	from := place{text: r.places.text(all[0].Box)}.path(all[0].Subscription)
 	what := fmt.Sprintf("%s: %d dead letters to %s", from, len(all), file)
-	if err := b.cfg.AuditSystem(context.WithoutCancel(ctx), "dead_mail.archive", what); err != nil {
-		b.cfg.Logger.Error("could not write the archiving of dead letters to the audit", "what", what, "why", err)
+	if err := r.auditSystem(context.WithoutCancel(ctx), "dead_mail.archive", what); err != nil {
+		r.log.Error("could not write the archiving of dead letters to the audit", "what", what, "why", err)
 	}
-	b.cfg.Event(wire.EventMailArchived, b.cfg.Self, map[string]string{"box": from, "count": fmt.Sprint(len(all)), "file": file})
+	r.event(wire.EventMailArchived, r.self, map[string]string{"box": from, "count": fmt.Sprint(len(all)), "file": file})
 	return nil
 }
 
-func (b *Boxes) archivedMail(d *mail.DeadLetter) (a archivedMail, err error) {
-	p := place{name: d.Box, text: b.places.text(d.Box)}
+func (r *archiver) line(d *mail.DeadLetter) (a archivedMail, err error) {
+	p := place{name: d.Box, text: r.places.text(d.Box)}
 	a.Subscription, a.Box, a.Seq = d.Subscription, p.text, d.Seq
 	if d.Damage == nil {
-		a.ReceivedMail, err = b.received(p, d.Seq, d.From, d.Letter)
+		a.ReceivedMail, err = r.views.received(p, d.Seq, d.From, d.Letter)
 		a.Accepted = time.UnixMilli(d.Accepted).UTC()
 	} else {
 		a.Damage = d.Damage.Error()

@@ -71,7 +71,7 @@ func TestDeadLettersAreArchived(t *testing.T) {
 		if e["kind"] != wire.EventMailArchived || e["box"] != "agent:ceo@alpha" || e["count"] != "2" || e["file"] != "dead-mail.jsonl" {
 			t.Errorf("event %q", e)
 		}
-		if n := f.Boxes.archived.Load(); n != 2 {
+		if n := f.archiver.count.Load(); n != 2 {
 			t.Errorf("%d counted", n)
 		}
 		time.Sleep(time.Hour)

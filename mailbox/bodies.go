@@ -69,7 +69,7 @@ func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMai
 	if b.comesFrom(m.Box, from) {
 		return b.bodies.stored(l)
 	}
-	admit, err := b.admit(ctx, k, from)
+	admit, err := b.admission.from(ctx, k, from)
 	if err != nil {
 		return proto.CodeBusy, "the node is stopping"
 	}
@@ -103,39 +103,6 @@ func (b *letterBodies) stored(l *proto.Letter) (proto.Code, string) {
 
 // largeReply is why a reply has no large body: its requester is given it as it is.
 var largeReply = fmt.Sprintf("a reply to a request has at most %d bytes: send a mail to a mailbox", proto.MaxInlineBody)
-
-// compose makes the letter of a mail, and finds the box that it names. A large body is stored
-// first, and pinned: see unpin. What is wrong with the mail is told before the body is read.
-func (b *Boxes) compose(ctx context.Context, m *wire.Mail) (raw []byte, to place, object proto.LetterObject, err error) {
-	if m.Stream == nil {
-		raw, to, err = b.encode(m, object)
-		return raw, to, object, err
-	}
-	if len(m.Body) > 0 {
-		return nil, to, object, invalid("body and a stream are both given")
-	}
-	if _, to, err = b.encode(m, object); err != nil {
-		return nil, to, object, err
-	}
-	head, err := io.ReadAll(io.LimitReader(m.Stream, proto.MaxInlineBody+1))
-	switch {
-	case err != nil:
-		return nil, to, object, fmt.Errorf("read the body: %w", err)
-	case len(head) <= proto.MaxInlineBody:
-		m.Body = head
-	case wire.IsReplyBox(to.name):
-		err = fmt.Errorf("%w: %s", wire.ErrTooLarge, largeReply)
-	default:
-		object, err = b.bodies.seal(ctx, io.MultiReader(bytes.NewReader(head), m.Stream))
-	}
-	if err == nil {
-		raw, to, err = b.encode(m, object)
-	}
-	if err != nil {
-		b.bodies.unpin(object, err)
-	}
-	return raw, to, object, err
-}
 
 // seal stores a body, durably, and pins it.
 func (b *letterBodies) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, err error) {
@@ -271,7 +238,7 @@ func (b *Boxes) openBody(ctx context.Context, k *mail.Broker, p place, seq uint6
 	if err != nil {
 		return nil, m, err
 	}
-	if m, err = b.received(p, seq, from, kept.Letter); err != nil {
+	if m, err = b.views.received(p, seq, from, kept.Letter); err != nil {
 		return nil, m, err
 	}
 	l, err := proto.ParseLetter(kept.Letter)

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -17,21 +19,33 @@ import (
 // between are debug.
 const bounceLogEvery = time.Minute
 
-// bounced tells a sender of the end of its mail.
-func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
+// bounces tells senders of the ends of their mails, or operators if nobody hears it.
+type bounces struct {
+	self   proto.PeerID
+	clock  clock.Clock
+	log    *slog.Logger
+	event  func(kind string, p proto.PeerID, fields map[string]string)
+	places *places
+	mailer *mailer
+
+	lost atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
+}
+
+// send tells a sender of the end of its mail.
+func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 	l, err := proto.ParseLetter(t.Letter)
 	if err != nil {
-		b.cfg.Logger.Error("a bounce has a bad letter", "why", err) // a bug
+		b.log.Error("a bounce has a bad letter", "why", err) // a bug
 		return
 	}
-	to, err := b.bounceTo(t)
+	to, err := b.target(t)
 	if t.Loop {
 		err = invalid("%d mails caused one another before it: a bounce might cause the next", box.MaxHops)
 	}
 	if err == nil {
 		var sent []mail.Sent
-		if sent, err = b.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true); err == nil {
-			_, err = b.sentMail(to, sent[0], false)
+		if sent, err = b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true); err == nil {
+			_, err = b.mailer.sentMail(to, sent[0], false)
 		}
 	}
 	if err == nil || ctx.Err() != nil {
@@ -39,10 +53,10 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	}
 	origin := t.Origin
 	if origin.IsZero() {
-		origin = b.cfg.Self
+		origin = b.self
 	}
 	if t.Loop {
-		b.cfg.Logger.Warn("a mail in a loop of mails has ended, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
+		b.log.Warn("a mail in a loop of mails has ended, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
 		b.report(origin, &l, "loop", t.To, err.Error())
 		return
 	}
@@ -62,36 +76,36 @@ func unheardCause(err error) string {
 
 // unheard reports a bounce that no box takes. The peer is the node that sent the mail, or at
 // that node the one that sent the bounce, which may do so more than once.
-func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
-	level, now, last := slog.LevelDebug, int64(b.cfg.Clock.Mono()), b.lost.Load()
+func (b *bounces) unheard(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
+	level, now, last := slog.LevelDebug, int64(b.clock.Mono()), b.lost.Load()
 	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
 		level = slog.LevelInfo
 	}
-	b.cfg.Logger.Log(context.Background(), level, "mail has ended, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
+	b.log.Log(context.Background(), level, "mail has ended, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
 	b.report(p, bounce, cause, to, why)
 }
 
 // report makes the event of a bounce that nobody gets, with a code of its cause.
-func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
+func (b *bounces) report(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
 	kind := wire.EventMailBounced
 	if string(bounce.Type) == mail.TypeDone {
 		kind = wire.EventMailUntold
 	}
-	b.cfg.Event(kind, p, map[string]string{
+	b.event(kind, p, map[string]string{
 		"mail": bounce.BounceOf.String(), "to": to, "why": why, "cause": cause, "bounce": string(bounce.Body),
 	})
 }
 
-// bounceTo returns the box that a bounce goes to: that which the mail named, or the mailbox
+// target returns the box that a bounce goes to: that which the mail named, or the mailbox
 // of the agent that sent it. A full name without a node is that of a mailbox of the mesh, if
 // there is one.
-func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
+func (b *bounces) target(t mail.Bounce) (place, error) {
 	if strings.Contains(t.To, "@") || strings.HasPrefix(t.To, proto.TopicPrefix) {
 		return b.places.find(t.To)
 	}
 	home := t.Origin
 	if home.IsZero() {
-		home = b.cfg.Self
+		home = b.self
 	}
 	name, prefixed := strings.CutPrefix(t.To, proto.AgentPrefix)
 	if name == "" {

@@ -35,11 +35,17 @@ type Boxes struct {
 	peers     sync.Mutex
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
 	numbers   atomic.Uint64              // of what other nodes are asked for: not those of an earlier start
-	handlers  handlers
+	runners   *runners
+	views     *views
+	composer  *composer
+	mailer    *mailer
+	bounces   *bounces
+	admission *admission
+	archiver  *archiver
+	events    *events
 	fetches   fetches
 	replies   replies
-	redriving sync.Mutex   // held while a dead letter is sent again
-	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
+	redriving sync.Mutex // held while a dead letter is sent again
 
 	renamed chan struct{}           // names of the mesh have other homes
 	moving  map[string]*mail.Moving // boxes that lost their home; of the goroutine of followHomes
@@ -48,8 +54,7 @@ type Boxes struct {
 	handings map[string]*handing // boxes that are handed over from here, by name
 	incoming incoming
 
-	waits    *waits
-	archived atomic.Uint64 // dead letters since the start
+	waits *waits
 }
 
 // Parts are the dependencies of the boxes. All are required.
@@ -159,11 +164,18 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ledger: &ledgerOpener{ready: make(chan struct{})}, renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, handings: map[string]*handing{}, incoming: incoming{all: map[string]*incomingBox{}}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ledger: &ledgerOpener{ready: make(chan struct{})}, renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, handings: map[string]*handing{}, incoming: incoming{all: map[string]*incomingBox{}}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, runners: &runners{running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
 	b.ledger.make = b.newBroker
 	b.places = &places{self: cfg.Self, book: parts.Book, names: parts.Names, ledger: b.ledger}
 	b.rules = &rules{self: cfg.Self, members: parts.Members, changed: make(chan struct{}, 1)}
 	b.bodies = &letterBodies{store: parts.Bodies, sender: parts.Sender, most: cfg.MaxBody, suite: cfg.Suite}
+	b.views = &views{self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: b.runners}
+	b.composer = &composer{clock: cfg.Clock, durable: cfg.Durable, places: b.places, bodies: b.bodies}
+	b.mailer = &mailer{self: cfg.Self, want: parts.Want, fail: cfg.Fail, ledger: b.ledger, places: b.places, composer: b.composer, bodies: b.bodies}
+	b.bounces = &bounces{self: cfg.Self, clock: cfg.Clock, log: cfg.Logger, event: cfg.Event, places: b.places, mailer: b.mailer}
+	b.admission = &admission{self: cfg.Self, book: parts.Book, members: parts.Members, ledger: b.ledger, places: b.places, rules: b.rules, bodies: b.bodies, bounces: b.bounces}
+	b.archiver = &archiver{self: cfg.Self, ledgers: parts.Ledgers, log: cfg.Logger, auditSystem: cfg.AuditSystem, event: cfg.Event, places: b.places, views: b.views}
+	b.events = &events{boot: cfg.Boot, book: parts.Book, ledger: b.ledger, places: b.places}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.places.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})
@@ -183,7 +195,7 @@ func (b *Boxes) newBroker() (*mail.Broker, error) {
 	}
 	return mail.New(log, mail.Config{
 		Mesh: b.cfg.Mesh, Sign: b.cfg.Keys.SignMail, Verify: b.cfg.Verifier.MailReceipts, Unproven: b.unproven,
-		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
+		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounces.send, Archive: b.archiver.write,
 		Waited: b.waits.noteWait, Handled: b.waits.noteHandling, Sent: b.waits.noteSent, Retried: b.waits.noteRetry,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
@@ -16,12 +17,18 @@ const AllBoxes = "*"
 // maxEvents is how many events one page has at most.
 const maxEvents = 1000
 
-// Events returns what happened to the mail of a box after a number of this start, or to that
-// of [AllBoxes]: at most limit events (default 256). If there are none it waits for the next
-// one, at most for wait.
-func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
-	page := wire.EventPage{Boot: b.cfg.Boot, Items: []wire.NodeEvent{}, Next: after}
-	want, err := b.selectEvents(name)
+// events returns what happened to mail, as its broker remembers it.
+type events struct {
+	boot   uint64 // of this start
+	book   *addressbook.Book
+	ledger *ledgerOpener
+	places *places
+}
+
+// after is [Boxes.Events].
+func (s *events) after(ctx context.Context, name string, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
+	page := wire.EventPage{Boot: s.boot, Items: []wire.NodeEvent{}, Next: after}
+	want, err := s.selected(name)
 	if err != nil {
 		return page, err
 	}
@@ -30,7 +37,7 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	k, err := b.ledger.wait(ctx)
+	k, err := s.ledger.wait(ctx)
 	if err != nil {
 		page.Next = 0
 		return page, nil
@@ -40,7 +47,7 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 		page.Next = next
 		page.Missed += missed
 		for i := range list {
-			page.Items = append(page.Items, b.event(&list[i]))
+			page.Items = append(page.Items, s.view(&list[i]))
 		}
 		if len(page.Items) > 0 || page.Missed > 0 {
 			return page, nil
@@ -53,16 +60,15 @@ func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int
 	}
 }
 
-// Conflicts returns the newest settlements that did not count, because somebody else was given the
-// mail since or it has ended, the oldest first.
-func (b *Boxes) Conflicts() []wire.LeaseConflict {
-	k := b.ledger.broker()
+// conflicts is [Boxes.Conflicts].
+func (s *events) conflicts() []wire.LeaseConflict {
+	k := s.ledger.broker()
 	if k == nil {
 		return nil
 	}
 	var all []wire.LeaseConflict
 	for _, e := range k.Stale() {
-		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: b.places.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
+		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: s.places.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
 		if !e.ID.IsZero() {
 			c.Mail = e.ID.String()
 		}
@@ -71,22 +77,22 @@ func (b *Boxes) Conflicts() []wire.LeaseConflict {
 	return all
 }
 
-// selectEvents returns which events are those of a box, here or in its spool.
-func (b *Boxes) selectEvents(name string) (func(*mail.Event) bool, error) {
+// selected returns which events are those of a box, here or in its spool.
+func (s *events) selected(name string) (func(*mail.Event) bool, error) {
 	if name == AllBoxes {
 		return func(*mail.Event) bool { return true }, nil
 	}
-	p, err := b.places.find(name)
+	p, err := s.places.find(name)
 	spool := box.SpoolPrefix + p.name
 	return func(e *mail.Event) bool { return e.Box == p.name || e.Box == spool }, err
 }
 
-// event returns an event in the form of the API.
-func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
-	p := place{name: e.Box, text: b.places.boxText(e.Box)}
+// view returns an event in the form of the API.
+func (s *events) view(e *mail.Event) wire.NodeEvent {
+	p := place{name: e.Box, text: s.places.boxText(e.Box)}
 	v := wire.NodeEvent{Seq: e.Number, Time: e.At.UTC(), Kind: "mail." + e.Kind, Fields: map[string]string{"box": p.text}}
 	if !e.Peer.IsZero() {
-		v.Peer = b.parts.Book.NameOf(e.Peer)
+		v.Peer = s.book.NameOf(e.Peer)
 	}
 	for name, value := range map[string]string{"subscription": e.Sub, "text": e.Text} {
 		if value != "" {

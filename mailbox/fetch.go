@@ -113,7 +113,7 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 
 // openFetched opens a body that came from another node.
 func (b *Boxes) openFetched(p place, h box.Handle, letter []byte) (io.ReadCloser, wire.ReceivedMail, error) {
-	m, err := b.received(p, h.Seq, p.home, letter)
+	m, err := b.views.received(p, h.Seq, p.home, letter)
 	if err != nil {
 		return nil, m, err
 	}

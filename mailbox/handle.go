@@ -45,7 +45,7 @@ func (w work) do(ctx, leasing context.Context) error {
 		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: proto.CodeDenied.Name() + ": the mailbox does not allow mail from this node now, so nothing was started"})
 		return nil
 	}
-	given, err := w.b.delivered(w.place, []mail.Delivery{w.Delivery})
+	given, err := w.b.views.delivered(w.place, []mail.Delivery{w.Delivery})
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return err // a bug: the ledger has no letter there

@@ -29,13 +29,13 @@ type Programs interface {
 // handlerRetry is the wait after a handler could not read its box or not start its program.
 const handlerRetry = 10 * time.Second
 
-// handlers are the handlers of the mailboxes of a node.
+// runners are the handlers of the mailboxes of a node that run.
 //
 //	settings ─▶ runner ─▶ session ─▶ mail ─▶ program or URL ─▶ ack, nack, dead letter
 //	                                                     └───▶ ack and forward, one record
 //
 // A runner is the reader of its box. It extends the lease of a mail while its program runs.
-type handlers struct {
+type runners struct {
 	mu      sync.Mutex
 	running map[string]*runner // by the name of the box in the ledger, and the subscription: see runnerKey
 }
@@ -69,7 +69,7 @@ func runnerKey(name, sub string) string { return name + "/" + sub }
 
 // problemOf returns why the handler of a box, or a subscription that delivers into a box, does not
 // run, or "".
-func (h *handlers) problemOf(name, sub string) string {
+func (h *runners) problemOf(name, sub string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.running[runnerKey(name, sub)]
@@ -115,7 +115,7 @@ func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
 			wanted[runnerKey(name, sub)] = &runner{name: name, sub: sub, settings: wire.MailHandler{Forward: to}}
 		}
 	}
-	h := &b.handlers
+	h := b.runners
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, r := range h.running {

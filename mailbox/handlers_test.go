@@ -441,7 +441,7 @@ func TestHandlerForwards(t *testing.T) {
 func TestWhatComesOfABounceIsNone(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
-		admit, err := f.admit(t.Context(), f.ledger.broker(), f.beta)
+		admit, err := f.admission.from(t.Context(), f.ledger.broker(), f.beta)
 		f.must(err)
 		w := work{b: f.Boxes}
 		bounce := proto.Letter{Class: proto.High, Type: []byte(mail.TypeBounce), BounceOf: proto.NewMailID(time.Now())}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -15,186 +14,6 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
-
-// List returns the boxes of this node of one kind, or of both if it is "", by name.
-func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
-	all := []wire.Box{}
-	k := b.ledger.broker()
-	if k == nil {
-		return all, nil
-	}
-	err := k.View(ctx, func(s *box.State) {
-		for _, id := range s.Boxes() {
-			if i, _ := s.Info(id); i.Settings.Kind == box.Spool || i.Settings.Handover.IsCopy() {
-				continue
-			}
-			if v := b.view(s, id); kind == "" || v.Kind == kind {
-				all = append(all, v)
-			}
-		}
-	})
-	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
-	return all, failure(place{}, "", err)
-}
-
-// Page returns the boxes of this node of one kind by name: at most limit (default 50) of those
-// behind a cursor, which is the Next of the page before, or "".
-func (b *Boxes) Page(ctx context.Context, kind, cursor string, limit int) (page wire.Page[wire.Box], err error) {
-	if limit, err = wire.PageSize(limit); err != nil {
-		return page, err
-	}
-	page.Items, err = b.List(ctx, kind)
-	from := sort.Search(len(page.Items), func(i int) bool { return page.Items[i].Name > cursor })
-	if page.Items = page.Items[from:]; len(page.Items) > limit {
-		page.Items = page.Items[:limit]
-		page.Next = page.Items[limit-1].Name
-	}
-	return page, err
-}
-
-// Get returns a box of this node.
-func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
-	p, k, err := b.places.existing(name)
-	if err != nil {
-		return v, err
-	}
-	found := false
-	err = k.View(ctx, func(s *box.State) {
-		id, ok := s.Find(p.name)
-		if found = ok; !ok {
-			return
-		}
-		v = b.view(s, id)
-		for i := range v.Subscriptions {
-			subID, _ := s.FindSub(id, v.Subscriptions[i].Name)
-			v.Subscriptions[i].Waiting = waitingIn(s, id, subID)
-		}
-	})
-	if err == nil && !found {
-		err = box.ErrNotFound
-	}
-	return v, failure(p, "", err)
-}
-
-// GetSubscription returns a subscription of a topic of this node.
-func (b *Boxes) GetSubscription(ctx context.Context, topic, sub string) (v wire.Subscription, err error) {
-	p, k, err := b.places.subscribed(topic, sub)
-	if err != nil {
-		return v, err
-	}
-	found := false
-	err = k.View(ctx, func(s *box.State) {
-		id, _ := s.Find(p.name)
-		subID, ok := s.FindSub(id, sub)
-		if found = ok; ok {
-			v = b.viewSub(s, id, subID)
-			v.Waiting = waitingIn(s, id, subID)
-		}
-	})
-	if err == nil && !found {
-		err = box.ErrNotFound
-	}
-	return v, failure(p, sub, err)
-}
-
-// waitingIn counts the mails that a subscription has not settled.
-func waitingIn(s *box.State, id box.BoxID, sub box.SubID) *int {
-	n := 0
-	for range s.Mails(id, sub, 0) {
-		n++
-	}
-	return &n
-}
-
-func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
-	i, _ := s.Info(id)
-	v := wire.Box{
-		Name: b.places.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: proto.TimeOrNil(i.Oldest), Next: i.Next,
-		Ended: wire.EndedMails{
-			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
-		},
-		Subscriptions: []wire.Subscription{}, Accepted: map[string]uint64{},
-	}
-	for class, n := range i.Accepted {
-		v.Accepted[(proto.Critical + proto.Class(class)).Name()] = n
-	}
-	if i.Settings.Kind == box.Topic {
-		v.Kind = wire.BoxTopic
-	}
-	for _, subID := range i.Subs {
-		v.Subscriptions = append(v.Subscriptions, b.viewSub(s, id, subID))
-	}
-	return v
-}
-
-func (b *Boxes) viewSub(s *box.State, id box.BoxID, subID box.SubID) wire.Subscription {
-	u, _ := s.SubInfo(id, subID)
-	v := wire.Subscription{
-		Name: u.Settings.Name, Settings: subSettings(u.Settings), Leased: u.Leased, Retrying: u.Retrying, Dead: u.Dead, Blocked: u.Blocked, Readers: u.Readers,
-	}
-	if v.Name != "" {
-		name, _ := s.Path(id, 0)
-		v.Problem = b.handlers.problemOf(name, v.Name)
-	}
-	return v
-}
-
-func boxSettings(s box.BoxSettings) wire.BoxSettings {
-	s = s.WithDefaults()
-	n := notesOf(s)
-	mails, bytes, lanes := int(s.Mails), int64(s.Bytes), wire.LanesShared
-	if s.PerPeer {
-		lanes = wire.LanesOrigin
-	}
-	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining, JSON: &s.JSON, Handler: shownHandler(n.Handler)}
-	if s.Kind == box.Topic {
-		age := wire.Duration(s.Age)
-		v.Age, v.Interest = &age, &s.Interest
-	}
-	if s.Keep > 0 {
-		keep, mails := wire.Duration(s.Keep), int(s.KeepMails)
-		v.Keep, v.KeepMails = &keep, &mails
-	}
-	return v
-}
-
-func orEmpty(list []string) *[]string {
-	if list == nil {
-		list = []string{}
-	}
-	return &list
-}
-
-func subSettings(s box.SubSettings) wire.SubscriptionSettings {
-	s = s.WithDefaults()
-	attempts, batch, dead, age, mode, onDead := int(s.Attempts), int(s.KeyBatch), int(s.Dead), wire.Duration(s.DeadAge), "shared", "skip"
-	for name, m := range modes {
-		if m == s.Mode && name != "" {
-			mode = name
-		}
-	}
-	if s.Block {
-		onDead = "block"
-	}
-	var strategy *string
-	for name, x := range strategies {
-		if x == s.Strategy && x != box.Ordered {
-			strategy = &name
-		}
-	}
-	v := wire.SubscriptionSettings{Mode: &mode, Strategy: strategy, Attempts: &attempts, KeyBatch: &batch, OnDead: &onDead, Paused: &s.Paused, Dead: &dead, DeadAge: &age}
-	if s.Filter != "" {
-		v.Filter = &s.Filter
-	}
-	if s.To != "" {
-		v.To = &s.To
-	}
-	if s.Lease != 0 {
-		lease := wire.Duration(s.Lease)
-		v.Lease = &lease
-	}
-	return v
-}
 
 // A found mail is one that a query may select.
 type found struct {
@@ -362,7 +181,7 @@ func (b *Boxes) boxed(ctx context.Context, k *mail.Broker, f found) (m wire.Boxe
 	if err != nil {
 		return m, err
 	}
-	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
+	if m.ReceivedMail, err = b.views.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
 		return m, err
 	}
 	m.Accepted, m.Restored = time.UnixMilli(kept.At).UTC(), kept.At <= b.cfg.Restored

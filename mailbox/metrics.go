@@ -37,7 +37,7 @@ const collectTime = time.Second
 
 // Collect reads the counts of the boxes.
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archived.Load()))
+	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archiver.count.Load()))
 	ch <- prometheus.MustNewConstMetric(descParts, prometheus.CounterValue, float64(m.boxes.incoming.refused.Load()))
 	if k := m.boxes.ledger.broker(); k != nil {
 		needed, moved := k.Space()
@@ -46,7 +46,7 @@ func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
 	defer cancel()
-	all, err := m.boxes.List(ctx, "")
+	all, err := m.boxes.views.list(ctx, "")
 	if err != nil {
 		return // the node stops
 	}

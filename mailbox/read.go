@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -42,7 +41,7 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 	if len(given) > 0 {
 		_ = b.cfg.Fail(PointLeased) // who has not got them waits for the end of the lease
 	}
-	return b.delivered(p, given)
+	return b.views.delivered(p, given)
 }
 
 // A Reader is a session of a program: it reads one subscription, here or on another node, and
@@ -95,7 +94,7 @@ func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) 
 	if err != nil {
 		return nil, r.failure(err)
 	}
-	return r.boxes.delivered(r.place, given)
+	return r.boxes.views.delivered(r.place, given)
 }
 
 // failure returns why the session has ended in the terms of the API.
@@ -119,62 +118,6 @@ func (r *Reader) AddCredit(ctx context.Context, n int) error {
 // broke off, at the price of an abandon.
 func (r *Reader) Close(ctx context.Context, broke bool) error {
 	return failure(r.place, r.sub, r.session.Close(ctx, broke))
-}
-
-// delivered returns deliveries in the form of the API.
-func (b *Boxes) delivered(p place, given []mail.Delivery) ([]wire.DeliveredMail, error) {
-	now := b.cfg.Clock.Now()
-	out := make([]wire.DeliveredMail, len(given))
-	for i, d := range given {
-		m, err := b.received(p, d.Handle.Seq, d.From, d.Letter)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = wire.DeliveredMail{Lease: d.Handle.String(), Attempt: d.Attempt, Redelivered: d.Redelivered, Until: now.Add(d.Lease).UTC(), Mail: m}
-	}
-	return out, nil
-}
-
-// received returns a mail in the form of the API.
-func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) (m wire.ReceivedMail, err error) {
-	l, err := proto.ParseLetter(letter)
-	if err != nil {
-		return m, fmt.Errorf("mail %d of %s: %w", seq, p.text, err)
-	}
-	if from.IsZero() {
-		from = b.cfg.Self
-	}
-	m = wire.ReceivedMail{
-		ID: l.ID.String(), Seq: seq, Box: p.text, From: b.parts.Book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
-		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.places.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
-		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
-		Size: int64(len(l.Body)), Body: l.Body,
-	}
-	if !l.Object.IsZero() {
-		m.Size, m.Digest = int64(l.Object.Size), l.Object.Digest()
-	}
-	if labels := maps.Collect(labelsOf(&l)); len(labels) > 0 {
-		m.Labels = labels
-	}
-	return m, nil
-}
-
-func labelsOf(l *proto.Letter) func(yield func(string, string) bool) {
-	return func(yield func(string, string) bool) {
-		for name, value := range l.Labels.All() {
-			if !yield(string(name), string(value)) {
-				return
-			}
-		}
-	}
-}
-
-func text(id proto.MailID) string {
-	if id.IsZero() {
-		return ""
-	}
-	return id.String()
 }
 
 // Settle settles deliveries. Each has its own result, in the order ack, nack, extend, defer,

@@ -206,7 +206,7 @@ func (b *Boxes) leaseAway(ctx context.Context, name string, p place, sub string,
 		if err != nil {
 			return nil, b.remoteFailure(p, sub, err)
 		}
-		return b.delivered(p, given)
+		return b.views.delivered(p, given)
 	}
 }
 

@@ -175,9 +175,9 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if name := l.Object.File(); name != "" && !b.bodies.store.Pin(name) {
 		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
 	}
-	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
+	sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
 	if b.bodies.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}
-	return b.sentMail(to, sent[0], false)
+	return b.mailer.sentMail(to, sent[0], false)
 }

@@ -387,7 +387,7 @@ func (b *Boxes) arrive(ctx context.Context, from proto.PeerID, bundle *proto.Bun
 	case away:
 		return k.Redirect(from, bundle, home, generation)
 	}
-	admit, err := b.admit(ctx, k, from)
+	admit, err := b.admission.from(ctx, k, from)
 	if err != nil {
 		return nil, err
 	}

@@ -164,7 +164,7 @@ func TestMailMakesNoLedger(t *testing.T) {
 func TestOnlySmallBouncesAreTakenFromEveryone(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
-		admit, err := f.admit(t.Context(), f.ledger.broker(), f.beta)
+		admit, err := f.admission.from(t.Context(), f.ledger.broker(), f.beta)
 		f.must(err)
 		of := proto.NewMailID(time.Now())
 		for _, tt := range []struct {

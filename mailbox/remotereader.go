@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -254,37 +253,9 @@ func (f refused) tell(o *proto.Opened) {
 	}
 }
 
-// readableBy returns a box of this node that a peer may read.
-func (b *Boxes) readableBy(ctx context.Context, from proto.PeerID, name string) (place, *mail.Broker, refused) {
-	p, err := b.places.findTarget(name)
-	k := b.ledger.broker()
-	switch {
-	case err != nil:
-		return p, nil, refused{code: proto.CodeBadForm, detail: fmt.Sprintf("box %.80q", name)}
-	case p.home != b.cfg.Self && p.generation > 0:
-		return p, nil, refused{proto.CodeMoved, "its home is " + b.parts.Book.NameOf(p.home), p.home, p.generation}
-	case p.home != b.cfg.Self:
-		return p, nil, refused{code: proto.CodeBadForm, detail: fmt.Sprintf("box %.80q is on another node", name)}
-	case k == nil:
-		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
-	}
-	rules, err := b.rules.known(ctx, k)
-	if err != nil {
-		return p, nil, refused{code: proto.CodeDraining, detail: "the node is stopping"}
-	}
-	n, ok := rules[p.name]
-	switch {
-	case !ok:
-		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
-	case !inbox.Allowed(n.AllowRead, from, b.parts.Members):
-		return p, nil, refused{code: proto.CodeDenied, detail: "the box does not allow this node to read it"}
-	}
-	return p, k, refused{}
-}
-
 // newRemoteReader begins a session of a program of a peer.
 func (b *Boxes) newRemoteReader(ctx context.Context, from proto.PeerID, r *remoteReaders, o *proto.Open) (*remoteReader, refused) {
-	p, k, why := b.readableBy(ctx, from, o.GetBox())
+	p, k, why := b.admission.readableBy(ctx, from, o.GetBox())
 	if why.code != proto.CodeOK {
 		return nil, why
 	}
@@ -405,7 +376,7 @@ func (b *Boxes) endReader(ctx context.Context, l *transport.Link, r *remoteReade
 		_ = x.session.Close(ctx, end == proto.ReadAbandon) // a broker that has ended does not mind
 	default:
 		_ = x.session.Close(ctx, false)
-		_, _, why := b.readableBy(ctx, l.Peer(), x.place.name)
+		_, _, why := b.admission.readableBy(ctx, l.Peer(), x.place.name)
 		if why.code == proto.CodeOK && errors.Is(err, mail.ErrGone) {
 			why = refused{code: proto.CodeNoHandler, detail: "it was removed"}
 		} else if why.code == proto.CodeOK {
@@ -436,7 +407,7 @@ func (b *Boxes) leave(ctx context.Context, l *transport.Link, r *remoteReaders, 
 func (b *Boxes) sendDeliveries(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, given []mail.Delivery) error {
 	for len(given) > 0 {
 		err := error(nil)
-		if _, _, why := b.readableBy(ctx, l.Peer(), x.place.name); why.code != proto.CodeOK {
+		if _, _, why := b.admission.readableBy(ctx, l.Peer(), x.place.name); why.code != proto.CodeOK {
 			err = errUnallowed
 		}
 		r.mu.Lock()
@@ -519,7 +490,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	if err := b.cfg.Fail(PointSettle); err != nil {
 		return err
 	}
-	p, k, why := b.readableBy(ctx, from, s.GetBox())
+	p, k, why := b.admission.readableBy(ctx, from, s.GetBox())
 	if why.code != proto.CodeOK {
 		x.add(settledAs(ctx, &proto.Settled{Ref: s.GetRef(), Code: why.code, Detail: cutReason(why.detail)}))
 		return nil

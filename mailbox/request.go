@@ -26,7 +26,7 @@ func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply
 	if r.Stream != nil {
 		return wire.MailReply{}, invalid("the body of a request is inline: at most %d bytes", proto.MaxInlineBody)
 	}
-	raw, to, err := b.encode(&r.Mail, proto.LetterObject{})
+	raw, to, err := b.composer.encode(&r.Mail, proto.LetterObject{})
 	if err != nil {
 		return wire.MailReply{}, err
 	}
@@ -43,7 +43,7 @@ func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string,
 	to, err := b.places.findTarget(string(x.To))
 	var l proto.Letter
 	if err == nil {
-		l, x.Letter, err = b.checkLetter(x.Letter, to)
+		l, x.Letter, err = b.composer.checkLetter(x.Letter, to)
 	}
 	if err == nil {
 		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, l.Flags&proto.LetterTellEnd != 0, wait)
@@ -81,7 +81,7 @@ func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []strin
 		return sent, err
 	}
 	if raw, err = requestLetter(l, name); err == nil {
-		sent, err = b.sendLetter(ctx, raw, to, b.mayRelax(l.Flags&proto.LetterRelaxed != 0))
+		sent, err = b.mailer.sendOne(ctx, raw, to, b.composer.mayRelax(l.Flags&proto.LetterRelaxed != 0))
 	}
 	if name == reply.name && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
 		if err := b.dropReplyBox(ctx, name); err != nil {
@@ -89,15 +89,6 @@ func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []strin
 		}
 	}
 	return sent, err
-}
-
-// sendLetter sends one letter.
-func (b *Boxes) sendLetter(ctx context.Context, raw []byte, to place, relaxed bool) (wire.SentMail, error) {
-	results, err := b.deliver(ctx, []place{to}, [][]byte{raw}, relaxed, false)
-	if err != nil {
-		return wire.SentMail{}, err
-	}
-	return b.sentMail(to, results[0], relaxed)
 }
 
 func checkRequest(named, tells bool, wait time.Duration) error {
@@ -141,7 +132,7 @@ func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duratio
 	if err != nil || d.Letter == nil {
 		return out, err
 	}
-	m, err := b.received(p, d.Handle.Seq, d.From, d.Letter)
+	m, err := b.views.received(p, d.Handle.Seq, d.From, d.Letter)
 	if err != nil {
 		return out, err
 	}

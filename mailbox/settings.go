@@ -110,7 +110,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 			return wire.Box{}, err
 		}
 	}
-	return b.Get(ctx, p.name)
+	return b.views.get(ctx, p.name)
 }
 
 // SetSubscription makes a subscription of a topic, or changes one.
@@ -158,7 +158,7 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err := b.cfg.Audit(ctx, "subscription.set", what); err != nil {
 		return wire.Box{}, err
 	}
-	return b.Get(ctx, p.name)
+	return b.views.get(ctx, p.name)
 }
 
 // Pause stops the deliveries of a mailbox, whose subscription is "", or of a subscription of
@@ -188,7 +188,7 @@ func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box,
 	if err := b.cfg.Audit(ctx, action, p.path(sub)); err != nil {
 		return wire.Box{}, err
 	}
-	return b.Get(ctx, p.name)
+	return b.views.get(ctx, p.name)
 }
 
 // RemoveSubscription removes a subscription of a topic, with its dead letters.
@@ -224,7 +224,7 @@ func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscri
 	if err := b.cfg.Audit(ctx, "subscription.seek", p.path(sub)+" to "+to.To); err != nil {
 		return wire.Box{}, err
 	}
-	return b.Get(ctx, p.name)
+	return b.views.get(ctx, p.name)
 }
 
 // Remove removes a box. The senders of what waits in it are told. Of a box of the mesh that

@@ -3,20 +3,13 @@ package mailbox
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/balefire/balefire/mail"
-	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
-
-// maxAhead is how much later than the clock of the node a program may say that it made a
-// letter.
-const maxAhead = time.Minute
 
 // A Letter is a mail of a program in its encoding, and the box that it is for.
 type Letter struct {
@@ -34,7 +27,7 @@ type Outcome struct {
 
 // A Queued is mail whose outcome is not known yet.
 type Queued struct {
-	b    *Boxes
+	m    *mailer
 	out  []Outcome
 	runs []run  // nil when Wait has returned: what it has returned may wait for long
 	kept *[]run // from runsPool, where runs goes back to
@@ -48,9 +41,9 @@ var (
 	runsPool   = sync.Pool{New: func() any { return new([]run) }}
 )
 
-func newQueued(b *Boxes, n int) *Queued {
+func newQueued(m *mailer, n int) *Queued {
 	q := queuedPool.Get().(*Queued)
-	q.b, q.out, q.kept = b, slices.Grow(q.out, n)[:n], runsPool.Get().(*[]run)
+	q.m, q.out, q.kept = m, slices.Grow(q.out, n)[:n], runsPool.Get().(*[]run)
 	q.runs = *q.kept
 	return q
 }
@@ -59,7 +52,7 @@ func newQueued(b *Boxes, n int) *Queued {
 // them to the garbage collector.
 func (q *Queued) Free() {
 	clear(q.out)
-	q.b, q.out = nil, q.out[:0]
+	q.m, q.out = nil, q.out[:0]
 	queuedPool.Put(q)
 }
 
@@ -91,104 +84,36 @@ type run struct {
 	err     error
 }
 
-// QueueMails is Send without its wait: mails that are queued one after the other for a box are
-// sent in this order.
-func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
-	q := newQueued(b, len(mails))
+// queueMails is [Boxes.QueueMails].
+func (m *mailer) queueMails(mails []wire.Mail) *Queued {
+	q := newQueued(m, len(mails))
 	for i := range mails {
-		letter, to, err := b.encode(&mails[i], proto.LetterObject{})
-		q.add(i, letter, to, b.mayRelax(mails[i].Relaxed), err)
+		letter, to, err := m.composer.encode(&mails[i], proto.LetterObject{})
+		q.add(i, letter, to, m.composer.mayRelax(mails[i].Relaxed), err)
 	}
 	return q.flush()
 }
 
-// QueueLetters is QueueMails for mail that its programs have encoded. The letters are copied.
-func (b *Boxes) QueueLetters(letters []Letter) *Queued {
-	q := newQueued(b, len(letters))
+// queueLetters is [Boxes.QueueLetters].
+func (m *mailer) queueLetters(letters []Letter) *Queued {
+	q := newQueued(m, len(letters))
 	var to place
 	var toErr error
 	for i, x := range letters {
 		if i == 0 || string(x.To) != string(letters[i-1].To) {
-			to, toErr = b.places.findTarget(string(x.To))
+			to, toErr = m.places.findTarget(string(x.To))
 		}
 		err, letter := toErr, x.Letter
 		var l proto.Letter
 		if err == nil {
-			l, letter, err = b.checkLetter(letter, to)
+			l, letter, err = m.composer.checkLetter(letter, to)
 		}
 		if err == nil && len(l.ReplyTo)+len(l.BounceTo) > 0 {
-			letter, err = b.withFullAddresses(letter, l)
+			letter, err = m.composer.withFullAddresses(letter, l)
 		}
-		q.add(i, letter, to, b.mayRelax(l.Flags&proto.LetterRelaxed != 0), err)
+		q.add(i, letter, to, m.composer.mayRelax(l.Flags&proto.LetterRelaxed != 0), err)
 	}
 	return q.flush()
-}
-
-// checkLetter checks a letter that a program has made, and returns the one to send.
-func (b *Boxes) checkLetter(raw []byte, to place) (l proto.Letter, _ []byte, err error) {
-	if l, err = proto.ParseLetter(raw); err != nil {
-		return l, nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
-	}
-	doubted, now := b.cfg.Clock.Doubted(), b.cfg.Clock.Now() // in this order: the doubt may end
-	if off := now.Sub(time.UnixMilli(l.Created)); doubted && off.Abs() > maxAhead {
-		if raw, err = redate(&l, off); err != nil {
-			return l, nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
-		}
-	}
-	return l, raw, checkMade(l, to, now)
-}
-
-// redate moves the times of a letter by off, and encodes it: its program dates by the wall
-// clock, and the node by the time that it believes.
-func redate(l *proto.Letter, off time.Duration) ([]byte, error) {
-	ms := off.Milliseconds()
-	l.Created, l.NotAfter = l.Created+ms, l.NotAfter+ms
-	if l.NotBefore != 0 {
-		l.NotBefore += ms
-	}
-	return proto.AppendLetter(nil, l)
-}
-
-func checkMade(l proto.Letter, to place, now time.Time) error {
-	switch {
-	case !l.RedriveOf.IsZero() || !l.FirstID.IsZero() || !l.BounceOf.IsZero():
-		return invalid("redrive_of, first_id and bounce_of are set by nodes")
-	case l.Object.Size > 0:
-		return invalid("the body is an object: send it as a stream")
-	case len(l.Later) > 0:
-		return invalid("it has entries that this node does not know")
-	case l.Hops > box.MaxHops:
-		return invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
-	case time.UnixMilli(l.Created).After(now.Add(maxAhead)):
-		return invalid("it was made at %s, which is to come", time.UnixMilli(l.Created).UTC().Format(time.RFC3339))
-	case l.NotAfter <= now.UnixMilli():
-		return invalid("its time to live has ended, at %s", time.UnixMilli(l.NotAfter).UTC().Format(time.RFC3339))
-	case to.kind == wire.BoxMailbox && len(l.Subject) > 0:
-		return invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
-	}
-	if err := checkAsked(&l, to); err != nil {
-		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
-	}
-	return nil
-}
-
-// withFullAddresses returns a letter whose addresses have the ids of their nodes.
-func (b *Boxes) withFullAddresses(raw []byte, l proto.Letter) (_ []byte, err error) {
-	replyTo, bounceTo := l.ReplyTo, l.BounceTo
-	if l.ReplyTo, err = b.places.fullAddress("reply_to", string(replyTo)); err != nil {
-		return nil, err
-	}
-	if l.BounceTo, err = b.places.fullAddress("bounce_to", string(bounceTo)); err != nil {
-		return nil, err
-	}
-	if string(l.ReplyTo) == string(replyTo) && string(l.BounceTo) == string(bounceTo) {
-		return raw, nil
-	}
-	raw, err = proto.AppendLetter(nil, &l)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
-	}
-	return raw, nil
 }
 
 // add adds mail i, or why it is refused.
@@ -197,7 +122,7 @@ func (q *Queued) add(i int, letter []byte, to place, relaxed bool, err error) {
 		q.out[i].Err = err
 		return
 	}
-	away, n := to.home != q.b.cfg.Self, len(q.runs)
+	away, n := to.home != q.m.self, len(q.runs)
 	if n == 0 || q.runs[n-1].relaxed != relaxed || q.runs[n-1].away != away || len(q.runs[n-1].at) == mail.MaxSend || q.runs[n-1].size+len(letter) > mail.MaxSendBytes {
 		if n++; n > cap(q.runs) {
 			q.runs = append(q.runs, run{})
@@ -216,7 +141,7 @@ func (q *Queued) add(i int, letter []byte, to place, relaxed bool, err error) {
 
 // flush hands the broker what was added.
 func (q *Queued) flush() *Queued {
-	k := q.b.ledger.broker()
+	k := q.m.ledger.broker()
 	for i := range q.runs {
 		r := &q.runs[i]
 		switch {
@@ -247,7 +172,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 		switch {
 		case r.err != nil:
 		case r.away:
-			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed, false)
+			sent, r.err = q.m.deliver(ctx, r.to, r.letters, r.relaxed, false)
 			r.letters = nil // the answer may wait
 		default:
 			if sent, r.err = r.sending.Wait(ctx); r.err == nil {
@@ -288,7 +213,7 @@ func (r *Reader) NextLetters(ctx context.Context, n int, dst []mail.Delivery, bu
 
 // Delivered returns deliveries in the form of the API.
 func (r *Reader) Delivered(given []mail.Delivery) ([]wire.DeliveredMail, error) {
-	return r.boxes.delivered(r.place, given)
+	return r.boxes.views.delivered(r.place, given)
 }
 
 // A Settling is what a program did with deliveries, whose results are not known yet.

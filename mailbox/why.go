@@ -17,13 +17,13 @@ import (
 // An explanation is what is known about a mail or a box, with its one cause.
 type explanation struct {
 	wire.Blocker
-	now      time.Time
-	handlers *handlers
-	problem  string // why that of the box does not run
+	now     time.Time
+	runners *runners
+	problem string // why that of the box does not run
 }
 
 func (b *Boxes) explain(subject, state string) *explanation {
-	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now(), handlers: &b.handlers}
+	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now(), runners: b.runners}
 }
 
 func (e *explanation) step(code wire.NoteCode, a wire.NoteArgs) {
@@ -161,7 +161,7 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 		e.next(due)
 		e.cause(wire.NoteMailRetries, a)
 	case t.Readers == 0:
-		e.problem = b.handlers.problemOf(s.sub.place.name, s.sub.name)
+		e.problem = b.runners.problemOf(s.sub.place.name, s.sub.name)
 		e.unread(a)
 	case t.Credit == 0:
 		e.cause(wire.NoteReadersBusy, a)
@@ -263,7 +263,7 @@ func (e *explanation) box(s *box.State, p place, only string) bool {
 	found := only == ""
 	for _, sub := range i.Subs {
 		if u, _ := s.SubInfo(id, sub); only == "" || u.Settings.Name == only {
-			found, e.problem = true, e.handlers.problemOf(p.name, u.Settings.Name)
+			found, e.problem = true, e.runners.problemOf(p.name, u.Settings.Name)
 			e.sub(s, id, sub, p.path(u.Settings.Name), u)
 		}
 	}
