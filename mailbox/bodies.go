@@ -192,15 +192,6 @@ func isLost(err error) bool {
 	return errors.Is(err, bodies.ErrDamaged) || errors.Is(err, bodies.ErrNotFound) || errors.Is(err, bodies.ErrSealed)
 }
 
-// Body opens the body of the mail with an id, or the beginning of one: see [Boxes.Mail].
-func (b *Boxes) Body(ctx context.Context, id string) (io.ReadCloser, wire.ReceivedMail, error) {
-	s, err := b.search(ctx, id)
-	if err != nil {
-		return nil, wire.ReceivedMail{}, err
-	}
-	return b.openBody(ctx, b.ledger.broker(), s.sub.place, s.seq)
-}
-
 // DeliveredBody opens the body of a delivery, which its lease names. A large body of a mail at
 // another node comes here first.
 func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
@@ -218,37 +209,7 @@ func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.
 	if err != nil {
 		return nil, wire.ReceivedMail{}, err
 	}
-	return b.openBody(ctx, k, p, h.Seq)
-}
-
-// openBody opens the body of a mail in a box or spool of this node. Each byte of it is
-// authenticated; the end comes only if its size and digest are right.
-func (b *Boxes) openBody(ctx context.Context, k *mail.Broker, p place, seq uint64) (body io.ReadCloser, m wire.ReceivedMail, err error) {
-	var r box.Kept
-	if err := k.View(ctx, func(s *box.State) {
-		id, _ := s.Find(p.name)
-		r, _ = s.Record(id, seq)
-	}); err != nil {
-		return nil, m, failure(p, "", err)
-	}
-	if r.Length == 0 {
-		return nil, m, fmt.Errorf("%w: mail %d of %s has ended", wire.ErrNotFound, seq, p.text)
-	}
-	kept, from, err := k.MailOf(ctx, r)
-	if err != nil {
-		return nil, m, err
-	}
-	if m, err = b.views.received(p, seq, from, kept.Letter); err != nil {
-		return nil, m, err
-	}
-	l, err := proto.ParseLetter(kept.Letter)
-	if err == nil {
-		body, err = b.bodies.open(&l)
-	}
-	if isLost(err) {
-		err = fmt.Errorf("%w: the body of mail %s is lost on this disk: %w", wire.ErrRefused, m.ID, err)
-	}
-	return body, m, err
+	return b.lookup.open(ctx, k, p, h.Seq)
 }
 
 // openChecked opens the body of a letter when all of it has been checked: no program gets a byte

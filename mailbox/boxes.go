@@ -28,6 +28,11 @@ type Boxes struct {
 	parts Parts
 	cfg   Config
 
+	receipts  *receipts
+	lookup    *lookup
+	reasons   *reasons
+	redriver  *redriver
+	clearing  *clearing
 	ledger    *ledgerOpener
 	places    *places
 	rules     *rules
@@ -45,7 +50,6 @@ type Boxes struct {
 	events    *events
 	fetches   fetches
 	replies   replies
-	redriving sync.Mutex // held while a dead letter is sent again
 
 	renamed chan struct{}           // names of the mesh have other homes
 	moving  map[string]*mail.Moving // boxes that lost their home; of the goroutine of followHomes
@@ -176,6 +180,12 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	b.admission = &admission{self: cfg.Self, book: parts.Book, members: parts.Members, ledger: b.ledger, places: b.places, rules: b.rules, bodies: b.bodies, bounces: b.bounces}
 	b.archiver = &archiver{self: cfg.Self, ledgers: parts.Ledgers, log: cfg.Logger, auditSystem: cfg.AuditSystem, event: cfg.Event, places: b.places, views: b.views}
 	b.events = &events{boot: cfg.Boot, book: parts.Book, ledger: b.ledger, places: b.places}
+	b.receipts = &receipts{mesh: cfg.Mesh, self: cfg.Self, keys: cfg.Keys, verifier: cfg.Verifier, event: cfg.Event, book: parts.Book, ledger: b.ledger, places: b.places}
+	b.lookup = &lookup{restored: cfg.Restored, ledger: b.ledger, places: b.places, bodies: b.bodies, views: b.views, receipts: b.receipts}
+	b.reasons = &reasons{self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: b.runners, lookup: b.lookup, receipts: b.receipts}
+	b.redriver = &redriver{clock: cfg.Clock, audit: cfg.Audit, places: b.places, bodies: b.bodies, mailer: b.mailer, lookup: b.lookup}
+	b.clearing = &clearing{self: cfg.Self, audit: cfg.Audit, book: parts.Book, places: b.places}
+	// more parts
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.places.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})
@@ -194,7 +204,7 @@ func (b *Boxes) newBroker() (*mail.Broker, error) {
 		return nil, err
 	}
 	return mail.New(log, mail.Config{
-		Mesh: b.cfg.Mesh, Sign: b.cfg.Keys.SignMail, Verify: b.cfg.Verifier.MailReceipts, Unproven: b.unproven,
+		Mesh: b.cfg.Mesh, Sign: b.cfg.Keys.SignMail, Verify: b.cfg.Verifier.MailReceipts, Unproven: b.receipts.unproven,
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounces.send, Archive: b.archiver.write,
 		Waited: b.waits.noteWait, Handled: b.waits.noteHandling, Sent: b.waits.noteSent, Retried: b.waits.noteRetry,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {

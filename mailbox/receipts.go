@@ -8,81 +8,33 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
-	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
-// Receipts returns the receipt of a mail that asked for one, if there is one: of a mail in a box of
-// this node it is signed now, of a mail for another node it was signed there. While the mail is on
-// its way it waits for that, as long as it may.
-func (b *Boxes) Receipts(ctx context.Context, id string, wait time.Duration) ([]wire.MailReceipt, error) {
-	if wait < 0 || wait > maxWait {
-		return nil, invalid("wait %s: must be from 0 to 10 minutes", wire.Duration(wait))
-	}
-	waiting, stop := context.WithTimeout(ctx, wait)
-	defer stop()
-	for {
-		now := b.newestEvent()
-		s, err := b.search(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if s.found.State == "PENDING" && b.awaitEnd(waiting, s.found.ID, now) == nil {
-			continue
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		r, err := b.receiptOf(ctx, s)
-		if err != nil || r == nil {
-			return []wire.MailReceipt{}, err
-		}
-		return []wire.MailReceipt{*r}, nil
-	}
+// receipts signs and checks the receipts of mails. It keeps nothing: those of other nodes are in
+// the ledger.
+type receipts struct {
+	mesh     proto.MeshID
+	self     proto.PeerID
+	keys     *identity.Keys     // of this node
+	verifier *identity.Verifier // of those of other nodes
+	event    func(kind string, p proto.PeerID, fields map[string]string)
+	book     *addressbook.Book
+	ledger   *ledgerOpener
+	places   *places
 }
 
-// newestEvent returns the number of the newest event of mail.
-func (b *Boxes) newestEvent() (number uint64) {
-	if k := b.ledger.broker(); k != nil {
-		_, number, _, _ = k.Events(0, 1, func(*mail.Event) bool { return false })
-	}
-	return number
-}
-
-// awaitEnd waits until a mail leaves its spool, which it did not before an event. The error is that
-// of ctx.
-func (b *Boxes) awaitEnd(ctx context.Context, id string, after uint64) error {
-	ends := []string{mail.EventDone, mail.EventDead, mail.EventExpired, mail.EventCancelled}
-	for ctx.Err() == nil {
-		list, next, _, more := b.ledger.broker().Events(after, maxEvents, func(e *mail.Event) bool {
-			return slices.Contains(ends, e.Kind) && strings.HasPrefix(e.Box, box.SpoolPrefix)
-		})
-		if slices.ContainsFunc(list, func(e mail.Event) bool { return e.ID.String() == id }) {
-			return nil
-		}
-		if after = next; len(list) > 0 {
-			continue
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-		}
-	}
-	return ctx.Err()
-}
-
-// receiptOf returns the receipt of a mail that was found; nil: there is none.
-func (b *Boxes) receiptOf(ctx context.Context, s *search) (*wire.MailReceipt, error) {
+// of returns the receipt of a mail that was found; nil: there is none.
+func (t *receipts) of(ctx context.Context, s *search) (*wire.MailReceipt, error) {
 	var rec box.Kept
 	var proof []byte
-	k, place := b.ledger.broker(), s.sub.place
+	k, place := t.ledger.broker(), s.sub.place
 	if err := k.View(ctx, func(st *box.State) {
 		id, _ := st.Find(place.name)
 		rec, _ = st.Record(id, s.seq)
@@ -98,36 +50,36 @@ func (b *Boxes) receiptOf(ctx context.Context, s *search) (*wire.MailReceipt, er
 		return nil, err
 	}
 	if !place.spool() {
-		return b.viewReceipt(b.signReceipt(&m, from, place.name), m.Letter), nil
+		return t.view(t.sign(&m, from, place.name), m.Letter), nil
 	}
 	r, err := proto.ParseMailReceipt(proof)
 	if err != nil {
 		return nil, err
 	}
-	return b.viewReceipt(r, m.Letter), nil
+	return t.view(r, m.Letter), nil
 }
 
-// signReceipt signs that this node has a mail, which is in a box here.
-func (b *Boxes) signReceipt(m *box.Mail, from proto.PeerID, name string) proto.MailReceipt {
+// sign signs that this node has a mail, which is in a box here.
+func (t *receipts) sign(m *box.Mail, from proto.PeerID, name string) proto.MailReceipt {
 	s := proto.MailStatement{
-		Mesh: b.cfg.Mesh, Mail: proto.LetterID(m.Letter), Home: b.cfg.Self, Origin: cmp.Or(from, b.cfg.Self), Time: m.At,
+		Mesh: t.mesh, Mail: proto.LetterID(m.Letter), Home: t.self, Origin: cmp.Or(from, t.self), Time: m.At,
 		Class: m.Chain, Number: m.Number, Digest: sha256.Sum256(m.Letter), Box: name,
 	}
-	return proto.MailReceipt{Statement: s, Signature: [64]byte(b.cfg.Keys.SignMail([]proto.MailStatement{s}))}
+	return proto.MailReceipt{Statement: s, Signature: [64]byte(t.keys.SignMail([]proto.MailStatement{s}))}
 }
 
-// viewReceipt verifies a receipt, and returns it in the form of the API.
-func (b *Boxes) viewReceipt(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
+// view verifies a receipt, and returns it in the form of the API.
+func (t *receipts) view(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
 	s := &r.Statement
 	v := &wire.MailReceipt{
-		Mail: s.Mail.String(), Box: b.places.text(s.Box), Digest: "sha256:" + hex.EncodeToString(s.Digest[:]),
-		Origin: b.parts.Book.NameOf(s.Origin), OriginID: s.Origin.String(), Node: b.parts.Book.NameOf(s.Home), NodeID: s.Home.String(),
+		Mail: s.Mail.String(), Box: t.places.text(s.Box), Digest: "sha256:" + hex.EncodeToString(s.Digest[:]),
+		Origin: t.book.NameOf(s.Origin), OriginID: s.Origin.String(), Node: t.book.NameOf(s.Home), NodeID: s.Home.String(),
 		Time: time.UnixMilli(s.Time).UTC(), Proof: base64.StdEncoding.EncodeToString(r.Append(nil)), Letter: letter,
 	}
 	if s.Class != proto.ClassUnspecified {
 		v.Number = fmt.Sprintf("%s.%s", s.Class.Name(), s.Number)
 	}
-	err := identity.VerifyMailReceipt(b.cfg.Verifier, &r)
+	err := identity.VerifyMailReceipt(t.verifier, &r)
 	if err == nil && s.Digest != sha256.Sum256(letter) {
 		err = errors.New("it is about another letter")
 	}
@@ -138,6 +90,6 @@ func (b *Boxes) viewReceipt(r proto.MailReceipt, letter []byte) *wire.MailReceip
 }
 
 // unproven reports that a node has mails and did not sign that, though it was asked to.
-func (b *Boxes) unproven(name string, home proto.PeerID, mails int, why error) {
-	b.cfg.Event(wire.EventMailUnproven, home, map[string]string{"box": b.places.text(name), "count": fmt.Sprint(mails), "why": why.Error()})
+func (t *receipts) unproven(name string, home proto.PeerID, mails int, why error) {
+	t.event(wire.EventMailUnproven, home, map[string]string{"box": t.places.text(name), "count": fmt.Sprint(mails), "why": why.Error()})
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -21,18 +23,27 @@ const (
 	maxRate     = 10_000
 )
 
-// Redrive sends dead letters again, as new mails, no faster than asked for. Each is sent
-// once, however often it is called: one that is asked for by its number, and was sent, has a
-// problem. Between the new mail and the mark of the old one its dedupe key counts, which names
-// that with its place, since a sender may use an id twice.
-func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
-	p, k, err := b.places.subscribed(name, sub)
+// redriver sends dead letters again.
+type redriver struct {
+	clock  clock.Clock
+	audit  func(ctx context.Context, action, what string) error
+	places *places
+	bodies *letterBodies
+	mailer *mailer
+	lookup *lookup
+
+	mu sync.Mutex // held while a dead letter is sent again: another call finds it marked
+}
+
+// redrive is [Boxes.Redrive].
+func (x *redriver) redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
+	p, k, err := x.places.subscribed(name, sub)
 	if err != nil {
 		return out, err
 	}
 	to := p
 	if r.To != "" {
-		if to, err = b.places.findTarget(r.To); err != nil {
+		if to, err = x.places.findTarget(r.To); err != nil {
 			return out, err
 		}
 	}
@@ -45,7 +56,7 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 		return out, invalid("rate %d: must be from 1 to %d mails a second", r.Rate, maxRate)
 	}
 	out.Items = []wire.MailBatchItem{}
-	due, more, err := b.redrivable(ctx, k, p, sub, r)
+	due, more, err := x.due(ctx, k, p, sub, r)
 	if err != nil {
 		return out, failure(p, sub, err)
 	}
@@ -60,7 +71,7 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 			err = wait(ctx, pause.C)
 		}
 		if !again && err == nil {
-			sent, again, err = b.redriveOnce(ctx, k, p, sub, f, to)
+			sent, again, err = x.once(ctx, k, p, sub, f, to)
 		}
 		switch {
 		case err != nil:
@@ -78,7 +89,7 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 		}
 	}
 	if n > 0 {
-		audited := b.cfg.Audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), n, to.text))
+		audited := x.audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), n, to.text))
 		err = errors.Join(err, audited)
 	}
 	return out, err
@@ -94,11 +105,11 @@ func wait(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// redrivable returns the dead letters to send again, and whether there are more.
-func (b *Boxes) redrivable(ctx context.Context, k *mail.Broker, p place, sub string, r wire.RedriveMail) (due []found, more bool, err error) {
+// due returns the dead letters to send again, and whether there are more.
+func (x *redriver) due(ctx context.Context, k *mail.Broker, p place, sub string, r wire.RedriveMail) (due []found, more bool, err error) {
 	limit := cmp.Or(r.Max, maxRedrive)
 	for from := uint64(0); ; {
-		some, next, err := b.scan(ctx, k, p, sub, wire.MailQuery{State: "DEAD"}, from)
+		some, next, err := x.lookup.scan(ctx, k, p, sub, wire.MailQuery{State: "DEAD"}, from)
 		if err != nil {
 			return nil, false, err
 		}
@@ -127,11 +138,11 @@ func missing(seqs []uint64, due []found) error {
 	return nil
 }
 
-// redriveOnce sends a dead letter again and marks it, unless another call has done so: then again
+// once sends a dead letter again and marks it, unless another call has done so: then again
 // is true.
-func (b *Boxes) redriveOnce(ctx context.Context, k *mail.Broker, p place, sub string, f found, to place) (sent wire.SentMail, again bool, err error) {
-	b.redriving.Lock()
-	defer b.redriving.Unlock()
+func (x *redriver) once(ctx context.Context, k *mail.Broker, p place, sub string, f found, to place) (sent wire.SentMail, again bool, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if err := k.View(ctx, func(s *box.State) {
 		subID, _ := s.FindSub(f.box, sub)
 		for d := range s.DeadLetters(f.box, subID, f.info.Seq) {
@@ -143,13 +154,13 @@ func (b *Boxes) redriveOnce(ctx context.Context, k *mail.Broker, p place, sub st
 		return sent, again, err
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that leaves does not come between the mail and the mark
-	if sent, err = b.redrive(ctx, k, f, to); err == nil {
+	if sent, err = x.sendAgain(ctx, k, f, to); err == nil {
 		err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
 	}
 	return sent, false, err
 }
 
-func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
+func (x *redriver) sendAgain(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
 	kept, from, err := k.MailOf(ctx, f.kept())
 	if err != nil {
 		return wire.SentMail{}, err
@@ -158,9 +169,9 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	now := b.cfg.Clock.Now()
+	now := x.clock.Now()
 	if l.Flags &= proto.LetterTellEnd; l.Flags != 0 {
-		b.places.tellFirstSender(from, &l)
+		x.places.tellFirstSender(from, &l)
 	}
 	if l.RedriveOf = l.ID; l.FirstID.IsZero() {
 		l.FirstID = l.ID
@@ -172,12 +183,12 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	if name := l.Object.File(); name != "" && !b.bodies.store.Pin(name) {
+	if name := l.Object.File(); name != "" && !x.bodies.store.Pin(name) {
 		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
 	}
-	sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
-	if b.bodies.unpin(l.Object, err); err != nil {
+	sent, err := x.mailer.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
+	if x.bodies.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}
-	return b.mailer.sentMail(to, sent[0], false)
+	return x.mailer.sentMail(to, sent[0], false)
 }

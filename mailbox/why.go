@@ -8,11 +8,25 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
+
+// reasons explains what mails and boxes wait for. It keeps nothing.
+type reasons struct {
+	self     proto.PeerID
+	clock    clock.Clock
+	book     *addressbook.Book
+	ledger   *ledgerOpener
+	places   *places
+	runners  *runners
+	lookup   *lookup
+	receipts *receipts
+}
 
 // An explanation is what is known about a mail or a box, with its one cause.
 type explanation struct {
@@ -22,8 +36,8 @@ type explanation struct {
 	problem string // why that of the box does not run
 }
 
-func (b *Boxes) explain(subject, state string) *explanation {
-	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now(), runners: b.runners}
+func (w *reasons) explain(subject, state string) *explanation {
+	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: w.clock.Now(), runners: w.runners}
 }
 
 func (e *explanation) step(code wire.NoteCode, a wire.NoteArgs) {
@@ -49,22 +63,21 @@ func (e *explanation) ago(at time.Time) float64 {
 	return max(e.now.Sub(at).Seconds(), 0)
 }
 
-// WhyMail explains what the mail with an id waits for, or how it ended if that was not long
-// ago. The id may be the beginning of one. Home is the node that is to get it next; zero: none.
-func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home proto.PeerID, err error) {
-	s, err := b.search(ctx, id)
+// mail is [Boxes.WhyMail].
+func (w *reasons) mail(ctx context.Context, id string) (_ wire.Blocker, home proto.PeerID, err error) {
+	s, err := w.lookup.search(ctx, id)
 	if errors.Is(err, wire.ErrNotFound) {
-		return b.whyEnded(id, err)
+		return w.ended(id, err)
 	}
 	if err != nil {
 		return wire.Blocker{}, home, err
 	}
 	m, path := s.found, s.sub.place.path(s.sub.name)
-	e := b.explain(m.ID, m.State)
+	e := w.explain(m.ID, m.State)
 	e.step(wire.StepMail, wire.NoteArgs{Box: path, State: m.State, Key: m.Key, Attempts: m.Attempts, Abandons: m.Abandons, Seconds: e.ago(m.Accepted), Time: &m.NotAfter})
 	switch m.State {
 	case "DONE", "ACCEPTED": // and kept
-		if ended, _, err := b.whyEnded(m.ID, wire.ErrNotFound); err == nil {
+		if ended, _, err := w.ended(m.ID, wire.ErrNotFound); err == nil {
 			return ended, home, nil
 		}
 		a := wire.NoteArgs{Box: path, State: m.State, Task: m.ID}
@@ -72,15 +85,15 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 			e.cause(wire.NoteMailEnded, a)
 			break
 		}
-		if to, err := b.places.findTarget(strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix)); err == nil {
-			a.Peer = b.parts.Book.NameOf(to.home)
+		if to, err := w.places.findTarget(strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix)); err == nil {
+			a.Peer = w.book.NameOf(to.home)
 		}
-		if r, err := b.receiptOf(ctx, s); err == nil && r != nil {
+		if r, err := w.receipts.of(ctx, s); err == nil && r != nil {
 			a.Peer, a.Seconds = r.Node, e.ago(r.Time)
 		}
 		e.cause(wire.NoteMailTaken, a)
 	case "PENDING":
-		home, err = b.whySpooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
+		home, err = w.spooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
 	case "DEAD":
 		dead := wire.NoteArgs{Box: path, State: m.Cause, Detail: m.Reason}
 		if m.Died != nil {
@@ -91,27 +104,27 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 		}
 		e.cause(wire.NoteMailDead, dead)
 	default:
-		err = b.whyWaiting(ctx, e, s, path)
+		err = w.waiting(ctx, e, s, path)
 	}
 	return e.Blocker, home, err
 }
 
-// whySpooled explains why the home of a box does not have what waits for it here: of the
+// spooled explains why the home of a box does not have what waits for it here: of the
 // chains that are meant, the newest stop. Without one it is on its way, if there is a path.
-func (b *Boxes) whySpooled(ctx context.Context, e *explanation, name string, meant func(proto.Class) bool) (home proto.PeerID, err error) {
-	all, err := b.ledger.broker().Spools(ctx)
+func (w *reasons) spooled(ctx context.Context, e *explanation, name string, meant func(proto.Class) bool) (home proto.PeerID, err error) {
+	all, err := w.ledger.broker().Spools(ctx)
 	i := slices.IndexFunc(all, func(s mail.SpoolInfo) bool { return s.Box == name })
 	if err != nil || i < 0 {
 		return home, failure(place{}, "", err)
 	}
 	s := &all[i]
-	to := wire.NoteArgs{Box: b.places.text(name), Peer: b.parts.Book.NameOf(s.Home)}
+	to := wire.NoteArgs{Box: w.places.text(name), Peer: w.book.NameOf(s.Home)}
 	spool := to
 	spool.Count, spool.Seconds = s.Waiting, e.ago(s.Oldest)
 	e.step(wire.StepSpool, spool)
 	for _, stop := range s.Stops {
 		if meant(stop.Class) {
-			to.Refusal, to.Detail, to.Seconds, to.Self = stop.Code.Name(), stop.Detail, e.ago(stop.At), b.parts.Book.NameOf(b.cfg.Self)
+			to.Refusal, to.Detail, to.Seconds, to.Self = stop.Code.Name(), stop.Detail, e.ago(stop.At), w.book.NameOf(w.self)
 			e.cause(wire.NoteMailRefused, to)
 			e.next(stop.Until)
 			return s.Home, nil
@@ -121,11 +134,11 @@ func (b *Boxes) whySpooled(ctx context.Context, e *explanation, name string, mea
 	return s.Home, nil
 }
 
-// whyWaiting explains why a mail in a box of this node is not delivered.
-func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path string) error {
+// waiting explains why a mail in a box of this node is not delivered.
+func (w *reasons) waiting(ctx context.Context, e *explanation, s *search, path string) error {
 	var t box.Standing
 	var head box.Kept
-	k, found := b.ledger.broker(), false
+	k, found := w.ledger.broker(), false
 	if err := k.View(ctx, func(st *box.State) {
 		id, _ := st.Find(s.sub.place.name)
 		sub, _ := st.FindSub(id, s.sub.name)
@@ -141,7 +154,7 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 		return noMail(s.id) // it ended meanwhile
 	case t.State == box.Leased:
 		a.Names = []string{t.Reader}
-		e.next(e.now.Add(time.Duration(t.Until)*time.Millisecond - b.cfg.Clock.Boot()))
+		e.next(e.now.Add(time.Duration(t.Until)*time.Millisecond - w.clock.Boot()))
 		e.cause(wire.NoteMailLeased, a)
 	case t.Paused:
 		e.cause(wire.NoteMailPaused, a)
@@ -161,7 +174,7 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 		e.next(due)
 		e.cause(wire.NoteMailRetries, a)
 	case t.Readers == 0:
-		e.problem = b.runners.problemOf(s.sub.place.name, s.sub.name)
+		e.problem = w.runners.problemOf(s.sub.place.name, s.sub.name)
 		e.unread(a)
 	case t.Credit == 0:
 		e.cause(wire.NoteReadersBusy, a)
@@ -181,10 +194,10 @@ func idAt(ctx context.Context, k *mail.Broker, r box.Kept) string {
 	return ""
 }
 
-// whyEnded explains how a mail ended that is not here any more, if that is among the newest
+// ended explains how a mail ended that is not here any more, if that is among the newest
 // events. Otherwise the error is unknown.
-func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.PeerID, err error) {
-	k := b.ledger.broker()
+func (w *reasons) ended(id string, unknown error) (_ wire.Blocker, home proto.PeerID, err error) {
+	k := w.ledger.broker()
 	if k == nil {
 		return wire.Blocker{}, home, unknown
 	}
@@ -194,17 +207,17 @@ func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.P
 		if v.ID.IsZero() || !strings.HasPrefix(v.ID.String(), strings.ToLower(id)) {
 			continue
 		}
-		e := b.explain(v.ID.String(), strings.ToUpper(v.Kind))
-		p := place{name: v.Box, text: b.places.boxText(v.Box)}
+		e := w.explain(v.ID.String(), strings.ToUpper(v.Kind))
+		p := place{name: v.Box, text: w.places.boxText(v.Box)}
 		a := wire.NoteArgs{Box: p.path(v.Sub), State: e.State, Detail: v.Text, Seconds: e.ago(v.At), Task: e.Subject}
 		switch {
 		case v.Kind == mail.EventRefused:
-			a.Peer = b.parts.Book.NameOf(v.Peer)
+			a.Peer = w.book.NameOf(v.Peer)
 			e.cause(wire.NoteMailTurnedAway, a)
 		case p.spool() && v.Kind == mail.EventDone:
 			e.State = "ACCEPTED"
-			if to, err := b.places.findTarget(strings.TrimPrefix(v.Box, box.SpoolPrefix)); err == nil {
-				a.Peer = b.parts.Book.NameOf(to.home)
+			if to, err := w.places.findTarget(strings.TrimPrefix(v.Box, box.SpoolPrefix)); err == nil {
+				a.Peer = w.book.NameOf(to.home)
 			}
 			e.cause(wire.NoteMailTaken, a)
 		default:
@@ -215,24 +228,23 @@ func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.P
 	return wire.Blocker{}, home, unknown
 }
 
-// WhyBox explains what the mail of a box waits for. Home is another node that has the box;
-// zero: it is here. The name of a topic may be followed by that of a subscription.
-func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home proto.PeerID, err error) {
+// box is [Boxes.WhyBox].
+func (w *reasons) box(ctx context.Context, name string) (_ wire.Blocker, home proto.PeerID, err error) {
 	name, sub, _ := strings.Cut(name, "/")
-	p, err := b.places.find(name)
+	p, err := w.places.find(name)
 	if err != nil {
 		return wire.Blocker{}, home, err
 	}
-	e := b.explain(p.path(sub), "OPEN")
-	e.step(wire.StepBox, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(p.home), Generation: p.generation})
-	k := b.ledger.broker()
-	if p.home != b.cfg.Self {
+	e := w.explain(p.path(sub), "OPEN")
+	e.step(wire.StepBox, wire.NoteArgs{Box: p.text, Peer: w.book.NameOf(p.home), Generation: p.generation})
+	k := w.ledger.broker()
+	if p.home != w.self {
 		e.State = "ELSEWHERE"
 		if k != nil {
-			_, err = b.whySpooled(ctx, e, p.name, func(proto.Class) bool { return true })
+			_, err = w.spooled(ctx, e, p.name, func(proto.Class) bool { return true })
 		}
 		if e.Cause.Code == "" || e.Cause.Code == wire.NoteMailSent && e.Steps[len(e.Steps)-1].Count == 0 {
-			e.cause(wire.NoteBoxElsewhere, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(p.home)})
+			e.cause(wire.NoteBoxElsewhere, wire.NoteArgs{Box: p.text, Peer: w.book.NameOf(p.home)})
 		}
 		return e.Blocker, p.home, err
 	}
@@ -243,7 +255,7 @@ func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home p
 	if err = k.View(ctx, func(s *box.State) { found = e.box(s, p, sub) }); err == nil && !found {
 		err = noBox(p, sub)
 	}
-	b.refusedSenders(e, k, p)
+	w.refusedSenders(e, k, p)
 	return e.Blocker, home, failure(p, sub, err)
 }
 
@@ -336,13 +348,13 @@ func (e *explanation) unread(a wire.NoteArgs) {
 const maxRefused = 10
 
 // refusedSenders adds the nodes whose mail the box refused last.
-func (b *Boxes) refusedSenders(e *explanation, k *mail.Broker, p place) {
+func (w *reasons) refusedSenders(e *explanation, k *mail.Broker, p place) {
 	list, _, _, _ := k.Events(0, mail.MaxEvents, func(v *mail.Event) bool { return v.Kind == mail.EventRefused && v.Box == p.name })
 	told := map[proto.PeerID]bool{}
 	for _, v := range slices.Backward(list) {
 		if !told[v.Peer] && len(told) < maxRefused {
 			told[v.Peer] = true
-			e.step(wire.StepBoxRefused, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(v.Peer), Detail: v.Text, Seconds: e.ago(v.At)})
+			e.step(wire.StepBoxRefused, wire.NoteArgs{Box: p.text, Peer: w.book.NameOf(v.Peer), Detail: v.Text, Seconds: e.ago(v.At)})
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +16,16 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
+
+// lookup finds mails in the boxes and spools of this node, and reads them. It keeps nothing.
+type lookup struct {
+	restored int64 // until when the ledger lacks what happened: see [mail.Config]
+	ledger   *ledgerOpener
+	places   *places
+	bodies   *letterBodies
+	views    *views
+	receipts *receipts
+}
 
 // A found mail is one that a query may select.
 type found struct {
@@ -32,20 +44,19 @@ func (f *found) kept() box.Kept {
 const scanned = 4096
 
 // listed finds what a query is about: a subscription, or a box with all that it keeps.
-func (b *Boxes) listed(name, sub, state string) (place, *mail.Broker, error) {
+func (x *lookup) listed(name, sub, state string) (place, *mail.Broker, error) {
 	if state == stateKept && sub == "" {
-		return b.places.existing(name)
+		return x.places.existing(name)
 	}
-	return b.places.subscribed(name, sub)
+	return x.places.subscribed(name, sub)
 }
 
 // stateKept selects all that a box keeps.
 const stateKept = "KEPT"
 
-// Mails returns the mails of a subscription that a query selects, oldest first, and the
-// cursor of the next page; those that a box keeps are the newest first. Looking changes nothing.
-func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) ([]wire.BoxedMail, string, error) {
-	p, k, err := b.listed(name, sub, q.State)
+// mails is [Boxes.Mails].
+func (x *lookup) mails(ctx context.Context, name, sub string, q wire.MailQuery) ([]wire.BoxedMail, string, error) {
+	p, k, err := x.listed(name, sub, q.State)
 	if err != nil {
 		return nil, "", err
 	}
@@ -59,12 +70,12 @@ func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) (
 	}
 	out := []wire.BoxedMail{}
 	for {
-		some, next, err := b.scan(ctx, k, p, sub, q, from)
+		some, next, err := x.scan(ctx, k, p, sub, q, from)
 		if err != nil {
 			return nil, "", failure(p, sub, err)
 		}
 		for _, f := range some {
-			m, err := b.boxed(ctx, k, f)
+			m, err := x.mailAt(ctx, k, f)
 			switch {
 			case errors.Is(err, store.ErrNotFound):
 				continue // it ended meanwhile
@@ -110,7 +121,7 @@ func selection(q wire.MailQuery) (from uint64, match func(*wire.BoxedMail) bool,
 }
 
 // scan returns at most scanned mails from a sequence on, and where to go on; 0: nowhere.
-func (b *Boxes) scan(ctx context.Context, k *mail.Broker, p place, sub string, q wire.MailQuery, from uint64) (some []found, next uint64, err error) {
+func (x *lookup) scan(ctx context.Context, k *mail.Broker, p place, sub string, q wire.MailQuery, from uint64) (some []found, next uint64, err error) {
 	missing := false
 	err = k.View(ctx, func(s *box.State) {
 		id, ok := s.Find(p.name)
@@ -175,16 +186,16 @@ func boxSub(s *box.State, id box.BoxID) box.SubID {
 	return sub
 }
 
-// boxed reads the letter of a mail.
-func (b *Boxes) boxed(ctx context.Context, k *mail.Broker, f found) (m wire.BoxedMail, err error) {
+// mailAt reads the letter of a mail.
+func (x *lookup) mailAt(ctx context.Context, k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 	kept, from, err := k.MailOf(ctx, f.kept())
 	if err != nil {
 		return m, err
 	}
-	if m.ReceivedMail, err = b.views.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
+	if m.ReceivedMail, err = x.views.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
 		return m, err
 	}
-	m.Accepted, m.Restored = time.UnixMilli(kept.At).UTC(), kept.At <= b.cfg.Restored
+	m.Accepted, m.Restored = time.UnixMilli(kept.At).UTC(), kept.At <= x.restored
 	history(&m, &f.info, f.dead)
 	if f.place.spool() {
 		if m.State, m.Seq = "PENDING", 0; f.info.State == box.Done {
@@ -207,28 +218,26 @@ func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 	}
 }
 
-// Mail returns the mail with an id, or the beginning of one that is unique, that has not
-// ended, is kept or is a dead letter here, or waits here for a box on another node, with its
-// receipt, if it asked for one. It reads every mail of the node, until it has found it.
-func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
-	s, err := b.search(ctx, id)
+// mail is [Boxes.Mail].
+func (x *lookup) mail(ctx context.Context, id string) (wire.BoxedMail, error) {
+	s, err := x.search(ctx, id)
 	if err != nil {
 		return wire.BoxedMail{}, err
 	}
 	m := *s.found
-	if m.Receipt, err = b.receiptOf(ctx, s); m.Receipt != nil {
+	if m.Receipt, err = x.receipts.of(ctx, s); m.Receipt != nil {
 		m.Receipt.Letter = nil
 	}
 	return m, err
 }
 
 // search looks for a mail in all subscriptions and spools.
-func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
-	k := b.ledger.broker()
+func (x *lookup) search(ctx context.Context, id string) (*search, error) {
+	k := x.ledger.broker()
 	if k == nil {
 		return nil, noMail(id)
 	}
-	subs, err := b.subscriptions(ctx, k)
+	subs, err := x.subscriptions(ctx, k)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +248,7 @@ func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
 			states = []string{stateKept}
 		}
 		for _, state := range states {
-			if err := b.findMail(ctx, k, u, state, s); err != nil {
+			if err := x.within(ctx, k, u, state, s); err != nil {
 				return nil, err
 			}
 		}
@@ -268,14 +277,14 @@ type subscription struct {
 }
 
 // subscriptions returns all subscriptions of all boxes here, and the spools.
-func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscription, err error) {
+func (x *lookup) subscriptions(ctx context.Context, k *mail.Broker) (all []subscription, err error) {
 	err = k.View(ctx, func(s *box.State) {
 		for _, id := range s.Boxes() {
 			i, _ := s.Info(id)
 			if i.Settings.Handover.IsCopy() {
 				continue
 			}
-			p := place{name: i.Settings.Name, text: b.places.boxText(i.Settings.Name)}
+			p := place{name: i.Settings.Name, text: x.places.boxText(i.Settings.Name)}
 			if p.spool() {
 				all = append(all, subscription{place: p})
 			}
@@ -288,10 +297,10 @@ func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscr
 	return all, failure(place{}, "", err)
 }
 
-// findMail looks for a mail among those of a subscription.
-func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, state string, s *search) error {
+// within looks for a mail among those of a subscription.
+func (x *lookup) within(ctx context.Context, k *mail.Broker, u subscription, state string, s *search) error {
 	for from := uint64(0); !s.done(); {
-		some, next, err := b.scan(ctx, k, u.place, u.name, wire.MailQuery{State: state}, from)
+		some, next, err := x.scan(ctx, k, u.place, u.name, wire.MailQuery{State: state}, from)
 		switch {
 		case errors.Is(err, box.ErrNotFound): // it was removed meanwhile
 			return nil
@@ -299,7 +308,7 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 			return failure(u.place, u.name, err)
 		}
 		for _, f := range some {
-			m, err := b.boxed(ctx, k, f)
+			m, err := x.mailAt(ctx, k, f)
 			switch {
 			case err != nil || !strings.HasPrefix(m.ID, s.id):
 			case s.found == nil:
@@ -317,4 +326,100 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 
 func noMail(id string) error {
 	return fmt.Errorf("%w: no mail %.64q is here: it has ended and is not kept, or it is on another node", wire.ErrNotFound, id)
+}
+
+// body is [Boxes.Body].
+func (x *lookup) body(ctx context.Context, id string) (io.ReadCloser, wire.ReceivedMail, error) {
+	s, err := x.search(ctx, id)
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	return x.open(ctx, x.ledger.broker(), s.sub.place, s.seq)
+}
+
+// open opens the body of a mail in a box or spool of this node. Each byte of it is
+// authenticated; the end comes only if its size and digest are right.
+func (x *lookup) open(ctx context.Context, k *mail.Broker, p place, seq uint64) (body io.ReadCloser, m wire.ReceivedMail, err error) {
+	var r box.Kept
+	if err := k.View(ctx, func(s *box.State) {
+		id, _ := s.Find(p.name)
+		r, _ = s.Record(id, seq)
+	}); err != nil {
+		return nil, m, failure(p, "", err)
+	}
+	if r.Length == 0 {
+		return nil, m, fmt.Errorf("%w: mail %d of %s has ended", wire.ErrNotFound, seq, p.text)
+	}
+	kept, from, err := k.MailOf(ctx, r)
+	if err != nil {
+		return nil, m, err
+	}
+	if m, err = x.views.received(p, seq, from, kept.Letter); err != nil {
+		return nil, m, err
+	}
+	l, err := proto.ParseLetter(kept.Letter)
+	if err == nil {
+		body, err = x.bodies.open(&l)
+	}
+	if isLost(err) {
+		err = fmt.Errorf("%w: the body of mail %s is lost on this disk: %w", wire.ErrRefused, m.ID, err)
+	}
+	return body, m, err
+}
+
+// awaitReceipt is [Boxes.Receipts].
+func (x *lookup) awaitReceipt(ctx context.Context, id string, wait time.Duration) ([]wire.MailReceipt, error) {
+	if wait < 0 || wait > maxWait {
+		return nil, invalid("wait %s: must be from 0 to 10 minutes", wire.Duration(wait))
+	}
+	waiting, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	for {
+		now := x.newestEvent()
+		s, err := x.search(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if s.found.State == "PENDING" && x.awaitEnd(waiting, s.found.ID, now) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r, err := x.receipts.of(ctx, s)
+		if err != nil || r == nil {
+			return []wire.MailReceipt{}, err
+		}
+		return []wire.MailReceipt{*r}, nil
+	}
+}
+
+// newestEvent returns the number of the newest event of mail.
+func (x *lookup) newestEvent() (number uint64) {
+	if k := x.ledger.broker(); k != nil {
+		_, number, _, _ = k.Events(0, 1, func(*mail.Event) bool { return false })
+	}
+	return number
+}
+
+// awaitEnd waits until a mail leaves its spool, which it did not before an event. The error is that
+// of ctx.
+func (x *lookup) awaitEnd(ctx context.Context, id string, after uint64) error {
+	ends := []string{mail.EventDone, mail.EventDead, mail.EventExpired, mail.EventCancelled}
+	for ctx.Err() == nil {
+		list, next, _, more := x.ledger.broker().Events(after, maxEvents, func(e *mail.Event) bool {
+			return slices.Contains(ends, e.Kind) && strings.HasPrefix(e.Box, box.SpoolPrefix)
+		})
+		if slices.ContainsFunc(list, func(e mail.Event) bool { return e.ID.String() == id }) {
+			return nil
+		}
+		if after = next; len(list) > 0 {
+			continue
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
 }
