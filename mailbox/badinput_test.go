@@ -255,7 +255,7 @@ func TestBadBundles(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		b := newBadInput(f)
 		receive := func(from proto.PeerID, payload []byte) error {
-			x := b.exchange(from)
+			x := b.exchanges.with(from)
 			answers := len(x.arrivals)
 			if err := b.Receive(t.Context(), from, &proto.Message{Type: proto.TypeBundle, Payload: payload}); err != nil {
 				return err
@@ -333,7 +333,7 @@ func TestBadBundles(t *testing.T) {
 		b.mailbox("ceo", func(s *wire.MailboxSettings) { s.Allow = &[]string{} })
 		m := good()
 		m.Runs[0].First, m.PrevNumber = 3, 2
-		x := b.exchange(b.beta)
+		x := b.exchanges.with(b.beta)
 		b.must(b.Receive(t.Context(), b.beta, &proto.Message{Type: proto.TypeBundle, Payload: encoded(m)}))
 		a, err := x.arrivals[len(x.arrivals)-1].bundled(t.Context())
 		if b.must(err); a.UpTo() != (proto.Seq{Boot: 1, Counter: 3}) || len(a.GetSkipped()) != 1 || a.GetSkipped()[0].GetCode() != proto.CodeDenied {

@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"io"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/mail"
-	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
@@ -41,39 +38,6 @@ type letterBodies struct {
 	sender BodySender
 	most   int64 // sealed bytes of a body
 	suite  byte  // how they are sealed
-}
-
-// bodySenders is how many bodies of mail are sent to one peer at once.
-const bodySenders = 2
-
-// Objects calls yield with each body that a mail needs, and the node that the mail came from;
-// zero is this one.
-func (b *Boxes) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
-	k := b.ledger.broker()
-	if k == nil {
-		return nil
-	}
-	return k.Objects(ctx, yield)
-}
-
-// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here, or
-// whose body a program of this node waits for.
-func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string) {
-	if m.Seq > 0 {
-		return b.wantsDelivered(from, m, l)
-	}
-	k := b.ledger.broker()
-	if k == nil {
-		return proto.CodeNoHandler, fmt.Sprintf("no box %q", m.Box)
-	}
-	if b.comesFrom(m.Box, from) {
-		return b.bodies.stored(l)
-	}
-	admit, err := b.admission.from(ctx, k, from)
-	if err != nil {
-		return proto.CodeBusy, "the node is stopping"
-	}
-	return admit(m.Box, l)
 }
 
 // admit decides about the body of a letter that its box takes. One that is here stays until
@@ -137,36 +101,6 @@ func (b *letterBodies) unpin(o proto.LetterObject, err error) {
 	}
 }
 
-// errKnown is why a mail that was here before does not need its body again.
-var errKnown = errors.New("mailbox: the mail is known")
-
-// sendBodies sends a peer the bodies that it lacks.
-func (b *Boxes) sendBodies(ctx context.Context, peer proto.PeerID) error {
-	k, err := b.ledger.wait(ctx)
-	if err != nil {
-		return err
-	}
-	lane, err := k.Lane(ctx, peer)
-	if err != nil {
-		return ignoreStop(ctx, err)
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	for range bodySenders {
-		g.Go(func() error {
-			for {
-				x, err := lane.NextBody(ctx)
-				if err == nil {
-					err = lane.SentBody(context.WithoutCancel(ctx), x, b.bodies.send(ctx, peer, x))
-				}
-				if err != nil {
-					return ignoreStop(ctx, err)
-				}
-			}
-		})
-	}
-	return g.Wait()
-}
-
 // send sends a peer the body of a mail.
 func (b *letterBodies) send(ctx context.Context, peer proto.PeerID, x *mail.MissingBody) error {
 	l, err := proto.ParseLetter(x.Letter)
@@ -190,26 +124,6 @@ func (b *letterBodies) send(ctx context.Context, peer proto.PeerID, x *mail.Miss
 // isLost reports whether a body cannot be read here, now or later.
 func isLost(err error) bool {
 	return errors.Is(err, bodies.ErrDamaged) || errors.Is(err, bodies.ErrNotFound) || errors.Is(err, bodies.ErrSealed)
-}
-
-// DeliveredBody opens the body of a delivery, which its lease names. A large body of a mail at
-// another node comes here first.
-func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
-	p, k, err := b.readable(name, sub)
-	if err != nil {
-		return nil, wire.ReceivedMail{}, err
-	}
-	h, err := box.ParseHandle(lease)
-	switch {
-	case err != nil:
-		err = invalid("lease %.64q: must be what a delivery names, such as 88121.1795212606.4", lease)
-	case k == nil:
-		return b.fetchBody(ctx, p, sub, h)
-	}
-	if err != nil {
-		return nil, wire.ReceivedMail{}, err
-	}
-	return b.lookup.open(ctx, k, p, h.Seq)
 }
 
 // openChecked opens the body of a letter when all of it has been checked: no program gets a byte

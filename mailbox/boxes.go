@@ -3,10 +3,8 @@ package mailbox
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,45 +18,41 @@ import (
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Boxes are the mailboxes and topics of a node. Its methods are safe for concurrent use.
 // They serve mail while [Boxes.Run] runs.
 type Boxes struct {
-	parts Parts
-	cfg   Config
+	cfg Config
 
-	receipts  *receipts
-	lookup    *lookup
-	reasons   *reasons
-	redriver  *redriver
-	clearing  *clearing
-	ledger    *ledgerOpener
-	places    *places
-	rules     *rules
-	bodies    *letterBodies
-	peers     sync.Mutex
-	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
-	numbers   atomic.Uint64              // of what other nodes are asked for: not those of an earlier start
-	runners   *runners
-	views     *views
-	composer  *composer
-	mailer    *mailer
-	bounces   *bounces
-	admission *admission
-	archiver  *archiver
-	events    *events
-	fetches   fetches
-	replies   replies
-
-	renamed chan struct{}           // names of the mesh have other homes
-	moving  map[string]*mail.Moving // boxes that lost their home; of the goroutine of followHomes
-
-	handing  sync.Mutex          // guards handings
-	handings map[string]*handing // boxes that are handed over from here, by name
-	incoming incoming
-
-	waits *waits
+	ledger    *ledgerOpener // of this node
+	places    *places       // what names mean
+	rules     *rules        // who may send and read
+	bodies    *letterBodies // large ones
+	views     *views        // of boxes and mails, for the API
+	mailer    *mailer       // into boxes and spools
+	admission *admission    // of what other nodes send and read
+	archiver  *archiver     // of dead letters
+	events    *events       // of mail
+	lookup    *lookup       // of mail
+	reasons   *reasons      // why mail waits
+	redriver  *redriver     // of dead letters
+	clearing  *clearing     // of what holds up boxes
+	handlers  *handlers     // programs and URLs that handle mail
+	replies   *replies      // boxes for them
+	requests  *requests     // of programs of this node
+	exchanges *exchanges    // with peers
+	messages  *messages     // to peers
+	lanes     *lanes        // of mail for other nodes, and from them
+	copies    *copies       // of boxes that come here
+	handovers *handovers    // of boxes that leave
+	homes     *homes        // of boxes of the mesh
+	settings  *settings     // of boxes
+	readers   *readerServer // on other nodes
+	reads     *reads        // of programs of this node
+	fetches   *fetches      // of large bodies at other nodes
 }
 
 // Parts are the dependencies of the boxes. All are required.
@@ -168,51 +162,15 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ledger: &ledgerOpener{ready: make(chan struct{})}, renamed: make(chan struct{}, 1), moving: map[string]*mail.Moving{}, handings: map[string]*handing{}, incoming: incoming{all: map[string]*incomingBox{}}, exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, runners: &runners{running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
-	b.ledger.make = b.newBroker
-	b.places = &places{self: cfg.Self, book: parts.Book, names: parts.Names, ledger: b.ledger}
-	b.rules = &rules{self: cfg.Self, members: parts.Members, changed: make(chan struct{}, 1)}
-	b.bodies = &letterBodies{store: parts.Bodies, sender: parts.Sender, most: cfg.MaxBody, suite: cfg.Suite}
-	b.views = &views{self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: b.runners}
-	b.composer = &composer{clock: cfg.Clock, durable: cfg.Durable, places: b.places, bodies: b.bodies}
-	b.mailer = &mailer{self: cfg.Self, want: parts.Want, fail: cfg.Fail, ledger: b.ledger, places: b.places, composer: b.composer, bodies: b.bodies}
-	b.bounces = &bounces{self: cfg.Self, clock: cfg.Clock, log: cfg.Logger, event: cfg.Event, places: b.places, mailer: b.mailer}
-	b.admission = &admission{self: cfg.Self, book: parts.Book, members: parts.Members, ledger: b.ledger, places: b.places, rules: b.rules, bodies: b.bodies, bounces: b.bounces}
-	b.archiver = &archiver{self: cfg.Self, ledgers: parts.Ledgers, log: cfg.Logger, auditSystem: cfg.AuditSystem, event: cfg.Event, places: b.places, views: b.views}
-	b.events = &events{boot: cfg.Boot, book: parts.Book, ledger: b.ledger, places: b.places}
-	b.receipts = &receipts{mesh: cfg.Mesh, self: cfg.Self, keys: cfg.Keys, verifier: cfg.Verifier, event: cfg.Event, book: parts.Book, ledger: b.ledger, places: b.places}
-	b.lookup = &lookup{restored: cfg.Restored, ledger: b.ledger, places: b.places, bodies: b.bodies, views: b.views, receipts: b.receipts}
-	b.reasons = &reasons{self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: b.runners, lookup: b.lookup, receipts: b.receipts}
-	b.redriver = &redriver{clock: cfg.Clock, audit: cfg.Audit, places: b.places, bodies: b.bodies, mailer: b.mailer, lookup: b.lookup}
-	b.clearing = &clearing{self: cfg.Self, audit: cfg.Audit, book: parts.Book, places: b.places}
-	// more parts
-	b.numbers.Store(rand.Uint64() >> 1)
-	b.waits = newWaits(cfg.Registerer, b.places.text)
+	b := &Boxes{cfg: cfg}
+	renamed := b.build(parts)
 	cfg.Registerer.MustRegister(boxMetrics{b})
-	parts.Watch(func() { signal(b.renamed) })
+	parts.Watch(func() { signal(renamed) })
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
 	}
 	_, err := b.ledger.open()
 	return b, err
-}
-
-// newBroker opens the ledger, or makes it.
-func (b *Boxes) newBroker() (*mail.Broker, error) {
-	log, err := b.parts.Ledgers.OpenLedger()
-	if err != nil {
-		return nil, err
-	}
-	return mail.New(log, mail.Config{
-		Mesh: b.cfg.Mesh, Sign: b.cfg.Keys.SignMail, Verify: b.cfg.Verifier.MailReceipts, Unproven: b.receipts.unproven,
-		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounces.send, Archive: b.archiver.write,
-		Waited: b.waits.noteWait, Handled: b.waits.noteHandling, Sent: b.waits.noteSent, Retried: b.waits.noteRetry,
-		Moved: func(name string, home proto.PeerID, generation uint64) bool {
-			now, known, err := b.parts.Names.HomeOf(name)
-			return err == nil && now == home && known == generation
-		},
-		Gone: b.places.gone, Fail: b.cfg.Fail, Freed: func(name [32]byte) { b.bodies.store.Drop(proto.ObjectFile(name)) },
-	})
 }
 
 // Run serves the boxes until ctx is done or their ledger fails. The programs that handle their
@@ -231,28 +189,145 @@ func (b *Boxes) Run(ctx context.Context) error {
 		if err := k.SetLimits(ctx, b.cfg.Limits); err != nil && ctx.Err() == nil { // a full disk has those that it had
 			b.cfg.Logger.Warn("the limits of mail are those of an earlier configuration", "why", err)
 		}
-		return b.runHandlers(ctx, k)
+		return b.handlers.run(ctx, k)
 	})
-	g.Go(func() error { return b.endLostReaders(ctx) })
-	g.Go(func() error { return b.serveSelf(ctx, k) })
+	g.Go(func() error { return b.readers.endLostReaders(ctx) })
+	g.Go(func() error { return b.homes.serveSelf(ctx, k) })
 	g.Go(func() error {
-		b.followHomes(ctx, k)
+		b.homes.run(ctx, k)
 		return nil
 	})
 	g.Go(func() error {
-		b.sweepReplies(ctx, k)
+		b.replies.sweep(ctx, k)
 		return nil
 	})
 	return g.Wait()
 }
 
-// readable is subscribed for what readers do, who may be at a box of another node: then there
-// is no broker.
-func (b *Boxes) readable(name, sub string) (place, *mail.Broker, error) {
-	p, err := b.places.find(name)
-	if err != nil || p.home == b.cfg.Self {
-		b.noteRead(p.name)
-		return b.places.subscribed(name, sub)
+// Linked sends a connected peer the mail that waits for its boxes, what programs read here and
+// there, and the answers to its own, as long as there is a path to it. Calls for one peer do
+// not overlap.
+func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
+	x := b.exchanges.with(l.Peer())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.messages.sendAnswers(ctx, l, x) })
+	g.Go(func() error { return b.lanes.send(ctx, l) })
+	g.Go(func() error { return b.lanes.sendBodies(ctx, l.Peer()) })
+	for range bodySenders {
+		g.Go(func() error { return b.fetches.sendOffers(ctx, l.Peer(), x) })
 	}
-	return p, nil, p.checkSub(sub)
+	g.Go(func() error { return b.readers.serve(ctx, l, &x.readers) })
+	g.Go(func() error { return b.reads.tellHome(ctx, l, &x.home) })
+	g.Go(func() error { return b.handovers.sendParts(ctx, l, x) })
+	return g.Wait()
 }
+
+// Receive takes a message about mail of a peer: see [transport.MailReceiver].
+func (b *Boxes) Receive(ctx context.Context, from proto.PeerID, m *proto.Message) error {
+	switch m.GetType() {
+	case proto.TypeBundle:
+		bundle := new(proto.Bundle)
+		if err := proto.DecodeKnown(m.GetPayload(), bundle); err != nil {
+			return err
+		}
+		return b.lanes.receiveBundle(ctx, from, bundle)
+	case proto.TypeBundled:
+		answer := new(proto.Bundled)
+		if err := proto.DecodeKnown(m.GetPayload(), answer); err != nil {
+			return err
+		}
+		return b.lanes.receiveAnswer(ctx, from, answer)
+	case proto.TypeOpen:
+		o := new(proto.Open)
+		if err := decode(m, o); err != nil {
+			return err
+		}
+		return b.exchanges.with(from).receiveOpen(o)
+	case proto.TypeSettle:
+		s := new(proto.Settle)
+		if err := decode(m, s); err != nil {
+			return err
+		}
+		return b.readers.receiveSettle(ctx, from, s)
+	case proto.TypeBoxPart:
+		p := new(proto.BoxPart)
+		if err := decode(m, p); err != nil {
+			return err
+		}
+		return b.copies.receive(ctx, from, p)
+	case proto.TypeBoxTaken:
+		a := new(proto.BoxTaken)
+		if err := decode(m, a); err != nil {
+			return err
+		}
+		b.handovers.receiveTaken(from, a)
+		return nil
+	}
+	return b.exchanges.with(from).home.receive(m)
+}
+
+// RetryNow sends again at once what a peer stopped with code.
+func (b *Boxes) RetryNow(ctx context.Context, peer proto.PeerID, code proto.Code) {
+	if k := b.ledger.broker(); k != nil {
+		_ = k.RetryNow(ctx, peer, code) // a broker that has stopped sends at the next start
+	}
+}
+
+// Objects calls yield with each body that a mail needs, and the node that the mail came from;
+// zero is this one.
+func (b *Boxes) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
+	k := b.ledger.broker()
+	if k == nil {
+		return nil
+	}
+	return k.Objects(ctx, yield)
+}
+
+// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here, or
+// whose body a program of this node waits for.
+func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string) {
+	if m.Seq > 0 {
+		return b.fetches.wants(from, m, l)
+	}
+	k := b.ledger.broker()
+	if k == nil {
+		return proto.CodeNoHandler, fmt.Sprintf("no box %q", m.Box)
+	}
+	if b.copies.comesFrom(m.Box, from) {
+		return b.bodies.stored(l)
+	}
+	admit, err := b.admission.from(ctx, k, from)
+	if err != nil {
+		return proto.CodeBusy, "the node is stopping"
+	}
+	return admit(m.Box, l)
+}
+
+// Status counts the mail that waits for other nodes, and the dead letters.
+func (b *Boxes) Status(ctx context.Context) (s wire.MailStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, collectTime)
+	defer cancel()
+	out, err := b.views.outgoing(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, x := range out {
+		s.Outgoing += x.Mails
+	}
+	for _, x := range b.exchanges.list() {
+		s.RemoteReaders += x.readers.count()
+	}
+	all, err := b.views.list(ctx, "")
+	for _, v := range all {
+		for _, u := range v.Subscriptions {
+			s.Dead += u.Dead
+			if u.Dead > 0 && len(s.DeadIn) < maxDeadIn {
+				s.DeadIn = append(s.DeadIn, place{text: v.Name}.path(u.Name))
+			}
+		}
+	}
+	return s, err
+}
+
+// maxDeadIn is how many names of boxes with dead letters a status has.
+const maxDeadIn = 10

@@ -101,12 +101,7 @@ func (c *clearing) purge(ctx context.Context, name string, r wire.PurgeMail) (wi
 
 // purgeable returns how many mails of a box wait and are not leased.
 func (c *clearing) purgeable(ctx context.Context, k *mail.Broker, p place) (n int, err error) {
-	found := false
-	err = k.View(ctx, func(s *box.State) {
-		id, ok := s.Find(p.name)
-		if found = ok; !ok {
-			return
-		}
+	err = viewBox(ctx, k, p.name, func(s *box.State, id box.BoxID) {
 		info, _ := s.Info(id)
 		leased := map[uint64]bool{}
 		for _, sub := range info.Subs {
@@ -118,8 +113,5 @@ func (c *clearing) purgeable(ctx context.Context, k *mail.Broker, p place) (n in
 		}
 		n = info.Waiting - len(leased)
 	})
-	if err == nil && !found {
-		err = box.ErrNotFound
-	}
 	return n, err
 }

@@ -12,11 +12,11 @@ import (
 // serveForward is one session of the runner of a subscription that delivers into a box: it sends
 // one mail after the other on, so that they keep their order, and when one cannot be sent now,
 // those behind it wait. It returns why no other session should begin at once.
-func (b *Boxes) serveForward(_, leasing context.Context, r *runner) error {
-	if err := b.canForward(leasing, r); err != nil {
+func (h *handlers) serveForward(_, leasing context.Context, r *runner) error {
+	if err := h.canForward(leasing, r); err != nil {
 		return err
 	}
-	p, k, err := b.places.subscribed(r.name, r.sub)
+	p, k, err := h.places.subscribed(r.name, r.sub)
 	if err != nil {
 		return err
 	}
@@ -24,11 +24,11 @@ func (b *Boxes) serveForward(_, leasing context.Context, r *runner) error {
 	if err != nil {
 		return failure(p, r.sub, err)
 	}
-	defer b.leaveRunner(leasing, reader, p.path(r.sub))
+	defer h.leaveRunner(leasing, reader, p.path(r.sub))
 	for {
 		given, err := reader.Next(leasing, 1, nil)
 		for _, d := range given {
-			if err := (work{b: b, r: r, place: p, Delivery: d}).forward(leasing); err != nil {
+			if err := (work{h: h, r: r, place: p, Delivery: d}).forward(leasing); err != nil {
 				return err
 			}
 			r.setProblem(nil)
@@ -46,7 +46,7 @@ func (w work) forward(ctx context.Context) error {
 	if err != nil {
 		return err // a bug: the ledger has no letter there
 	}
-	to, err := w.b.places.findTarget(w.r.settings.Forward)
+	to, err := w.h.places.findTarget(w.r.settings.Forward)
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return fmt.Errorf("forward: %w", err)

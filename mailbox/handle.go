@@ -27,7 +27,7 @@ const (
 
 // A work is one delivery to a handler.
 type work struct {
-	b       *Boxes
+	h       *handlers
 	r       *runner
 	handler handler.Handler
 	place   place
@@ -41,11 +41,11 @@ func (w work) do(ctx, leasing context.Context) error {
 	if !w.await(leasing) {
 		return nil
 	}
-	if !w.b.rules.allows(w.place.name, w.From) {
+	if !w.h.rules.allows(w.place.name, w.From) {
 		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: proto.CodeDenied.Name() + ": the mailbox does not allow mail from this node now, so nothing was started"})
 		return nil
 	}
-	given, err := w.b.views.delivered(w.place, []mail.Delivery{w.Delivery})
+	given, err := w.h.views.delivered(w.place, []mail.Delivery{w.Delivery})
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return err // a bug: the ledger has no letter there
@@ -55,11 +55,11 @@ func (w work) do(ctx, leasing context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(w.r.settings.Exec) > 0 && w.b.parts.Programs.Interrupted(w.place.text, proto.TaskID(l.ID)) {
+	if len(w.r.settings.Exec) > 0 && w.h.programs.Interrupted(w.place.text, proto.TaskID(l.ID)) {
 		w.settle(ctx, mail.Settlement{Op: box.Abandon, Delay: abandonDelay, Reason: "the node died while the program ran"})
 		return nil
 	}
-	if err := w.b.canForward(ctx, w.r); err != nil {
+	if err := w.h.canForward(ctx, w.r); err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return err
 	}
@@ -91,14 +91,14 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 	extended.Go(func() { w.extend(ctx, stop) })
 	extended.Go(func() { w.limit(ctx, stop) })
 	defer func() { stop(nil); extended.Wait() }()
-	body, err := w.b.bodies.openChecked(ctx, l)
+	body, err := w.h.bodies.openChecked(ctx, l)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
 	defer body.Close()
 	origin := w.From
 	if origin.IsZero() {
-		origin = w.b.cfg.Self
+		origin = w.h.self
 	}
 	return handler.Call(ctx, w.handler, &handler.Run{
 		ID: proto.TaskID(l.ID), Attempt: w.Attempt, Epoch: proto.Seq{Boot: w.Handle.Boot, Counter: w.Handle.N}, Origin: origin,
@@ -110,10 +110,10 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 // limit stops the run when it is out of time by the boot clock, which unlike timers counts
 // suspended time (I14).
 func (w work) limit(ctx context.Context, stop context.CancelCauseFunc) {
-	end := w.b.cfg.Clock.Boot() + cmp.Or(time.Duration(w.r.settings.Timeout), handlerTimeout)
+	end := w.h.clock.Boot() + cmp.Or(time.Duration(w.r.settings.Timeout), handlerTimeout)
 	tick := time.NewTicker(limitCheck)
 	defer tick.Stop()
-	for w.b.cfg.Clock.Boot() < end {
+	for w.h.clock.Boot() < end {
 		select {
 		case <-ctx.Done():
 			return
@@ -158,17 +158,17 @@ func (w work) settle(ctx context.Context, s mail.Settlement) proto.Code {
 	ctx = context.WithoutCancel(ctx)
 	s.Handle = w.Handle
 	if s.Op != box.Extend {
-		if err := w.b.cfg.Fail(PointSettle); err != nil {
+		if err := w.h.fail(PointSettle); err != nil {
 			return proto.CodeBusy
 		}
-		defer func() { _ = w.b.cfg.Fail(PointSettled) }() // it is on disk: nothing can fail any more
+		defer func() { _ = w.h.fail(PointSettled) }() // it is on disk: nothing can fail any more
 	}
-	settled, err := w.b.ledger.broker().Settle(ctx, w.place.name, w.r.sub, []mail.Settlement{s})
+	settled, err := w.h.ledger.broker().Settle(ctx, w.place.name, w.r.sub, []mail.Settlement{s})
 	if errors.Is(err, box.ErrNotFound) {
 		return proto.CodeNoHandler
 	}
 	if err != nil {
-		w.b.cfg.Logger.Warn("what a handler did with a mail may not be settled: it may be handled again", "box", w.place.text, "seq", w.Handle.Seq, "why", err)
+		w.h.log.Warn("what a handler did with a mail may not be settled: it may be handled again", "box", w.place.text, "seq", w.Handle.Seq, "why", err)
 		return proto.CodeBusy
 	}
 	if s.Op != box.Extend && settled[0].Code == proto.CodeOK && w.turn != nil {
@@ -183,7 +183,7 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 		w.settle(ctx, mail.Settlement{Op: box.Ack})
 		return
 	}
-	to, err := w.b.places.findTarget(w.r.settings.Forward)
+	to, err := w.h.places.findTarget(w.r.settings.Forward)
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward: " + err.Error())})
 		return
@@ -198,29 +198,29 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 	switch {
 	case err != nil: // if the mail is acknowledged all the same, this does not count
 		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward to " + to.text + ": " + err.Error())})
-		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
+		w.h.log.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
 	case sent.Code != proto.CodeOK:
-		w.b.cfg.Logger.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
+		w.h.log.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
 	}
 }
 
 // pass acknowledges the delivery and sends what came of it with the same append. If that is
 // refused for now, the mail is delivered again after a time.
 func (w work) pass(ctx context.Context, to place, letter []byte, again time.Duration) (mail.Sent, error) {
-	if err := w.b.cfg.Fail(PointSettle); err != nil {
+	if err := w.h.fail(PointSettle); err != nil {
 		return mail.Sent{}, err
 	}
 	out := mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter}
-	sent, err := w.b.ledger.broker().AckAndSend(context.WithoutCancel(ctx), w.place.name, w.r.sub, w.Handle, out, again)
-	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	sent, err := w.h.ledger.broker().AckAndSend(context.WithoutCancel(ctx), w.place.name, w.r.sub, w.Handle, out, again)
+	_ = w.h.fail(PointSettled) // it is on disk: nothing can fail any more
 	switch {
 	case err != nil:
 	case sent.Code == proto.CodeFull:
 		w.r.needs.Store(int64(len(letter)))
 	case sent.Code == proto.CodeOK:
 		w.r.needs.Store(0)
-		if to.home != w.b.cfg.Self {
-			w.b.parts.Want(to.home)
+		if to.home != w.h.self {
+			w.h.want(to.home)
 		}
 	}
 	return sent, err
@@ -228,19 +228,19 @@ func (w work) pass(ctx context.Context, to place, letter []byte, again time.Dura
 
 // canForward returns why a box, or the spool of one on another node, takes nothing now of what is
 // forwarded, so that no program runs in vain: it must have room for as much as it refused last.
-func (b *Boxes) canForward(ctx context.Context, r *runner) error {
+func (h *handlers) canForward(ctx context.Context, r *runner) error {
 	if r.settings.Forward == "" {
 		return nil
 	}
-	to, err := b.places.findTarget(r.settings.Forward)
+	to, err := h.places.findTarget(r.settings.Forward)
 	if err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
 	name, room := to.name, box.Result{Code: proto.CodeNoHandler}
-	if to.home != b.cfg.Self {
+	if to.home != h.self {
 		name, room.Code = box.SpoolPrefix+name, proto.CodeOK // it is made for the first mail
 	}
-	if err := b.ledger.broker().View(ctx, func(s *box.State) {
+	if err := h.ledger.broker().View(ctx, func(s *box.State) {
 		if id, ok := s.Find(name); ok {
 			size := r.needs.Load()
 			if limits, _ := s.Settings(id); limits.Bytes > 0 && size > int64(limits.Bytes) {
@@ -263,10 +263,8 @@ func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 // successor returns the mail that came of another one: it has its headers, and is one hop
 // further. What came of a bounce is no bounce. Its end is told to the sender of the first.
 func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
-	now := w.b.cfg.Clock.Now()
-	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !w.From.IsZero() && proto.ValidQueue(sender) {
-		l.BounceTo = []byte(w.b.places.mailbox(sender, w.From).name)
-	}
+	now := w.h.clock.Now()
+	w.h.places.tellFirstSender(w.From, &l)
 	l.ID, l.Created, l.NotBefore, l.Hops, l.Body = proto.NewMailID(now), now.UnixMilli(), 0, l.Hops+1, body
 	l.Dedupe, l.RedriveOf, l.FirstID, l.Object = nil, proto.MailID{}, proto.MailID{}, proto.LetterObject{}
 	l.Produced = proto.Produced{}

@@ -4,17 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
+
+// handlers runs the handlers that the settings of the boxes name. What runs is in runners.
+type handlers struct {
+	self     proto.PeerID
+	clock    clock.Clock
+	log      *slog.Logger
+	fail     func(point string) error
+	want     func(proto.PeerID)
+	programs Programs
+	ledger   *ledgerOpener
+	places   *places
+	rules    *rules
+	bodies   *letterBodies
+	views    *views
+	runners  *runners
+}
 
 // Programs runs the programs of mailboxes.
 type Programs interface {
@@ -81,33 +99,33 @@ func (h *runners) problemOf(name, sub string) string {
 	return r.problem
 }
 
-// runHandlers runs the handlers that the settings of the boxes name, until ctx is done. What
+// run runs the handlers that the settings of the boxes name, until ctx is done. What
 // runs then is stopped, and its mail is given back for nothing.
-func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
+func (h *handlers) run(ctx context.Context, k *mail.Broker) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	runs, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(handler.ErrStopping)
-	switch err := b.rules.read(ctx, k); {
+	switch err := h.rules.read(ctx, k); {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
 		return fmt.Errorf("mailbox: %w", err)
 	}
 	for {
-		b.matchHandlers(runs, &wg)
+		h.match(runs, &wg)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.rules.changed:
+		case <-h.rules.changed:
 		}
 	}
 }
 
-// matchHandlers starts and stops runners, so that they are those that the settings name.
-func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
+// match starts and stops runners, so that they are those that the settings name.
+func (h *handlers) match(runs context.Context, wg *sync.WaitGroup) {
 	wanted := map[string]*runner{}
-	for name, n := range b.rules.get() {
+	for name, n := range h.rules.get() {
 		if n.Handler != nil {
 			wanted[runnerKey(name, "")] = &runner{name: name, settings: *n.Handler}
 		}
@@ -115,35 +133,34 @@ func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
 			wanted[runnerKey(name, sub)] = &runner{name: name, sub: sub, settings: wire.MailHandler{Forward: to}}
 		}
 	}
-	h := b.runners
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for key, r := range h.running {
+	h.runners.mu.Lock()
+	defer h.runners.mu.Unlock()
+	for key, r := range h.runners.running {
 		if w := wanted[key]; w == nil || !reflect.DeepEqual(w.settings, r.settings) {
 			r.stop()
-			delete(h.running, key)
+			delete(h.runners.running, key)
 		}
 	}
 	for key, r := range wanted {
-		if h.running[key] != nil {
+		if h.runners.running[key] != nil {
 			continue
 		}
 		var leasing context.Context
 		leasing, r.stop = context.WithCancel(runs)
-		h.running[key] = r
+		h.runners.running[key] = r
 		wg.Go(func() {
 			defer r.stop()
-			b.serve(runs, leasing, r)
+			h.serve(runs, leasing, r)
 		})
 	}
 }
 
 // serve reads a box or a subscription for its runner until leasing ends, and returns when nothing
 // runs.
-func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
-	session, says := b.serveSession, "a mailbox has a handler that cannot run; its mail waits"
+func (h *handlers) serve(runs, leasing context.Context, r *runner) {
+	session, says := h.serveSession, "a mailbox has a handler that cannot run; its mail waits"
 	if r.sub != "" {
-		session, says = b.serveForward, "a subscription cannot deliver into its box now; its mail waits"
+		session, says = h.serveForward, "a subscription cannot deliver into its box now; its mail waits"
 	}
 	for leasing.Err() == nil {
 		err := session(runs, leasing, r)
@@ -151,22 +168,22 @@ func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
 			return
 		}
 		if r.setProblem(err) && err != nil {
-			b.cfg.Logger.Warn(says, "box", place{text: b.places.text(r.name)}.path(r.sub), "why", err)
+			h.log.Warn(says, "box", place{text: h.places.text(r.name)}.path(r.sub), "why", err)
 		}
 		_ = wait(leasing, time.After(handlerRetry)) // the loop looks at leasing
 	}
 }
 
 // serveSession is one session of a runner. It returns why no other one should begin at once.
-func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
-	h, err := b.handlerOf(r.name, r.settings)
+func (h *handlers) serveSession(runs, leasing context.Context, r *runner) error {
+	program, err := h.handlerOf(r.name, r.settings)
 	if err == nil {
-		err = b.canForward(leasing, r)
+		err = h.canForward(leasing, r)
 	}
 	if err != nil {
 		return err
 	}
-	p, k, err := b.places.subscribed(r.name, "")
+	p, k, err := h.places.subscribed(r.name, "")
 	if err != nil {
 		return err
 	}
@@ -176,7 +193,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer b.leaveRunner(leasing, reader, p.text)
+	defer h.leaveRunner(leasing, reader, p.text)
 	leasing, unready := context.WithCancelCause(leasing)
 	defer unready(nil)
 	turns := map[string]*turn{} // the last delivery of each key
@@ -184,7 +201,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 		given, err := reader.Next(leasing, max(r.settings.Concurrency, 1), nil)
 		if err != nil || leasing.Err() != nil {
 			for _, d := range given {
-				work{b: b, r: r, place: p, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})
+				work{h: h, r: r, place: p, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})
 			}
 			if leasing.Err() != nil {
 				break
@@ -197,7 +214,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 			}
 		}
 		for _, d := range given {
-			w := work{b, r, h, p, new(turn), d}
+			w := work{h, r, program, p, new(turn), d}
 			w.take(turns)
 			wg.Go(func() {
 				defer close(w.turn.done)
@@ -213,14 +230,14 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 }
 
 // leaveRunner ends the session of a runner: what runs keeps its mail, and it is given no more.
-func (b *Boxes) leaveRunner(leasing context.Context, reader *mail.Session, path string) {
+func (h *handlers) leaveRunner(leasing context.Context, reader *mail.Session, path string) {
 	if err := reader.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
-		b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", path, "why", err)
+		h.log.Warn("a handler of a mailbox could not end its session", "box", path, "why", err)
 	}
 }
 
 // handlerOf returns what handles the mails of a box.
-func (b *Boxes) handlerOf(name string, s wire.MailHandler) (handler.Handler, error) {
+func (h *handlers) handlerOf(name string, s wire.MailHandler) (handler.Handler, error) {
 	if s.Post != "" {
 		return newPost(s)
 	}
@@ -228,5 +245,5 @@ func (b *Boxes) handlerOf(name string, s wire.MailHandler) (handler.Handler, err
 	if err != nil {
 		return nil, err
 	}
-	return b.parts.Programs.Program(t.Name, s)
+	return h.programs.Program(t.Name, s)
 }

@@ -296,7 +296,7 @@ func TestHandlersOfANodeThatIsStoppedAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		f.rules.all.Store(nil)
-		if err := f.runHandlers(ctx, f.ledger.broker()); err != nil {
+		if err := f.handlers.run(ctx, f.ledger.broker()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -443,7 +443,7 @@ func TestWhatComesOfABounceIsNone(t *testing.T) {
 		f.mailbox("ceo", nil)
 		admit, err := f.admission.from(t.Context(), f.ledger.broker(), f.beta)
 		f.must(err)
-		w := work{b: f.Boxes}
+		w := work{h: f.handlers}
 		bounce := proto.Letter{Class: proto.High, Type: []byte(mail.TypeBounce), BounceOf: proto.NewMailID(time.Now())}
 		next := w.successor(bounce, []byte("anything"))
 		if next.Type != nil || !next.BounceOf.IsZero() {
@@ -625,7 +625,7 @@ func (f *fixture) settingsOf(name string) box.BoxSettings {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	c, err := f.settings(f.t.Context(), k, p, "")
+	c, err := settingsOf(f.t.Context(), k, p, "")
 	if err != nil {
 		f.t.Fatal(err)
 	}

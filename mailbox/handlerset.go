@@ -14,7 +14,7 @@ import (
 )
 
 // checkHandler checks the handler that a box is to have.
-func (b *Boxes) checkHandler(k *mail.Broker, p place, n notes) error {
+func (h *handlers) checkHandler(k *mail.Broker, p place, n notes) error {
 	s := n.Handler
 	switch err := n.check(); {
 	case err != nil || s == nil:
@@ -30,10 +30,10 @@ func (b *Boxes) checkHandler(k *mail.Broker, p place, n notes) error {
 	case s.Post != "" && len(s.Env)+len(s.RunAs)+len(s.Dir)+len(s.Profile) > 0:
 		return invalid("post runs no program: leave out env, run_as, dir and profile")
 	}
-	if _, err := b.handlerOf(p.name, *s); err != nil {
+	if _, err := h.handlerOf(p.name, *s); err != nil {
 		return fmt.Errorf("%s: %w", p.text, err)
 	}
-	return b.checkForward(k, p, s.Forward)
+	return h.checkForward(k, p, s.Forward)
 }
 
 // check checks what the allow lists and the handler must be together. A change of the lists
@@ -57,17 +57,17 @@ func (n notes) check() error {
 const maxConcurrency = 256
 
 // checkForward checks the box that is to get what comes of the mails of p.
-func (b *Boxes) checkForward(k *mail.Broker, p place, name string) error {
+func (h *handlers) checkForward(k *mail.Broker, p place, name string) error {
 	if name == "" {
 		return nil
 	}
-	to, err := b.places.findTarget(name)
+	to, err := h.places.findTarget(name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("forward: %w", err)
 	case to.name == p.name:
 		return invalid("forward: %s would get its own mail: name another box", p.text)
-	case to.home == b.cfg.Self && !k.Has(to.name):
+	case to.home == h.self && !k.Has(to.name):
 		return fmt.Errorf("forward: %w", noBox(to, ""))
 	}
 	return nil

@@ -88,7 +88,7 @@ func (p *pair) carry(ctx context.Context, from *fixture) {
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second): // it may have been started again
-		case m := <-boxes.exchange(to.self).parts:
+		case m := <-boxes.exchanges.with(to.self).parts:
 			if p.cut.Load() {
 				continue
 			}
@@ -118,7 +118,7 @@ func (p *pair) deliver(ctx context.Context, from, to *fixture, m *proto.BoxPart)
 	if err := boxes.Receive(ctx, from.self, &proto.Message{Type: proto.TypeBoxPart, Payload: payload}); err != nil {
 		return nil
 	}
-	x := boxes.exchange(from.self)
+	x := boxes.exchanges.with(from.self)
 	x.mu.Lock()
 	last := x.arrivals[len(x.arrivals)-1]
 	x.arrivals = nil
@@ -520,7 +520,7 @@ func TestHostileParts(t *testing.T) {
 				if _, err := p.alpha.Handoff(t.Context(), "desk", "beta"); err == nil {
 					t.Error("it was handed over")
 				}
-				if n := p.beta.incoming.refused.Load(); n == 0 && name != "of another box" {
+				if n := p.beta.copies.refused.Load(); n == 0 && name != "of another box" {
 					t.Error("nothing was refused")
 				}
 				p.onWay(nil, nil)
@@ -538,7 +538,7 @@ func TestPartsOfAStranger(t *testing.T) {
 		p.beta.names.move("agent:desk", p.alpha.gamma)
 		m := &proto.BoxPart{Box: "agent:desk", Handover: make([]byte, 16), Generation: 1, Number: 1, Settings: box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
 		a := p.deliver(t.Context(), p.alpha, p.beta, m)
-		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.incoming.refused.Load() != 1 {
+		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.copies.refused.Load() != 1 {
 			t.Errorf("%v", a)
 		}
 	})

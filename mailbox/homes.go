@@ -3,10 +3,12 @@ package mailbox
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
@@ -18,42 +20,63 @@ import (
 // one, and what could not be done for them is tried again.
 const homeCheck = 10 * time.Second
 
-// followHomes keeps the spools and boxes of names of the mesh where the mesh says that their homes
+// homes keeps what is here of the boxes of the mesh where the mesh says that their homes are.
+type homes struct {
+	self        proto.PeerID
+	log         *slog.Logger
+	audit       func(ctx context.Context, action, what string) error
+	auditSystem func(ctx context.Context, action, what string) error
+	event       func(kind string, p proto.PeerID, fields map[string]string)
+	want        func(proto.PeerID)
+	takeOver    func(ctx context.Context, name, from string) error // makes this node the home of a name whose home, from, is lost
+	renamed     chan struct{}                                      // names of the mesh have other homes
+	book        *addressbook.Book
+	names       Names
+	rules       *rules
+	waits       *waits
+	places      *places
+	copies      *copies
+	handovers   *handovers
+
+	moving map[string]*mail.Moving // boxes that lost their home; of the goroutine of run
+}
+
+// run keeps the spools and boxes of names of the mesh where the mesh says that their homes
 // are, until ctx is done: a name may have been made twice, or seized.
 //
 //	spool ─▶ the new home: the mails have the numbers that they had
 //	box   ─▶ spool for the new home: each mail with one append; then the box is removed
-func (b *Boxes) followHomes(ctx context.Context, k *mail.Broker) {
+func (h *homes) run(ctx context.Context, k *mail.Broker) {
 	tick := time.NewTicker(homeCheck)
 	defer tick.Stop()
 	for {
 		for name, at := range k.BoxHomes() {
-			if err := b.follow(ctx, k, name, at); ctx.Err() != nil {
+			if err := h.follow(ctx, k, name, at); ctx.Err() != nil {
 				return
 			} else if err != nil {
-				b.cfg.Logger.Warn("what is here of a box could not follow its home yet", "box", name, "why", err)
+				h.log.Warn("what is here of a box could not follow its home yet", "box", name, "why", err)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.renamed:
+		case <-h.renamed:
 		case <-tick.C:
 		}
 	}
 }
 
 // follow does for one spool or box what its home asks for.
-func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail.BoxHome) error {
+func (h *homes) follow(ctx context.Context, k *mail.Broker, name string, at mail.BoxHome) error {
 	if strings.Contains(name, "@") {
 		return nil // its home is in its name
 	}
 	if at.Handover.IsCopy() {
-		return b.followCopy(ctx, k, name, at.Handover)
+		return h.copies.follow(ctx, k, name, at.Handover)
 	}
-	home, generation, err := b.parts.Names.HomeOf(name)
+	home, generation, err := h.names.HomeOf(name)
 	if err == nil && at.Handover.IsLeaving() {
-		if done, err := b.followHandover(ctx, k, name, at.Handover, home, generation); done || err != nil {
+		if done, err := h.handovers.follow(ctx, k, name, at.Handover, home, generation); done || err != nil {
 			return err
 		}
 	}
@@ -61,20 +84,20 @@ func (b *Boxes) follow(ctx context.Context, k *mail.Broker, name string, at mail
 	case err != nil:
 		return nil // nobody has the name now
 	case at.Spool && (home != at.Home || generation != at.Generation):
-		b.parts.Want(home)
+		h.want(home)
 		return k.Rehome(ctx, name, home, generation)
-	case !at.Spool && home != b.cfg.Self:
-		return b.moveOut(ctx, k, name, home, generation)
+	case !at.Spool && home != h.self:
+		return h.moveOut(ctx, k, name, home, generation)
 	case !at.Spool && generation != at.Generation:
-		return b.setGeneration(ctx, k, name, generation)
+		return h.setGeneration(ctx, k, name, generation)
 	}
 	return nil
 }
 
 // setGeneration notes since which generation this node is the home of a box.
-func (b *Boxes) setGeneration(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+func (h *homes) setGeneration(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
+	h.rules.changing.Lock()
+	defer h.rules.changing.Unlock()
 	return reopen(ctx, k, name, generation)
 }
 
@@ -101,12 +124,7 @@ func reopen(ctx context.Context, k *mail.Broker, name string, generation uint64)
 // boxAndSubs returns the settings of a box, and what its subscriptions have. The error is
 // [box.ErrNotFound], or that of a broker that has ended.
 func boxAndSubs(ctx context.Context, k *mail.Broker, name string) (settings box.BoxSettings, subs []box.SubInfo, err error) {
-	found := false
-	err = k.View(ctx, func(s *box.State) {
-		var id box.BoxID
-		if id, found = s.Find(name); !found {
-			return
-		}
+	err = viewBox(ctx, k, name, func(s *box.State, id box.BoxID) {
 		info, _ := s.Info(id)
 		settings = info.Settings
 		for _, sub := range info.Subs {
@@ -114,24 +132,21 @@ func boxAndSubs(ctx context.Context, k *mail.Broker, name string) (settings box.
 			subs = append(subs, u)
 		}
 	})
-	if err == nil && !found {
-		err = box.ErrNotFound
-	}
 	return settings, subs, err
 }
 
 // moveOut sends what is in a box on to its home, another node, and removes the box when its dead
 // letters are archived. What cannot be sent on is cancelled then, and its senders are told.
-func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, generation uint64) error {
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+func (h *homes) moveOut(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, generation uint64) error {
+	h.rules.changing.Lock()
+	defer h.rules.changing.Unlock()
 	if err := closeBox(ctx, k, name); err != nil {
 		return err
 	}
-	m := b.moving[name]
+	m := h.moving[name]
 	if m == nil {
-		m = &mail.Moving{Box: name, Change: b.places.tellFirstSender}
-		b.moving[name] = m
+		m = &mail.Moving{Box: name, Change: h.places.tellFirstSender}
+		h.moving[name] = m
 	}
 	m.Home, m.Generation = home, generation
 	for more := true; more; {
@@ -140,7 +155,7 @@ func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home p
 			return err
 		}
 	}
-	b.parts.Want(home)
+	h.want(home)
 	_, subs, err := boxAndSubs(ctx, k, name)
 	if err != nil {
 		return err
@@ -151,20 +166,20 @@ func (b *Boxes) moveOut(ctx context.Context, k *mail.Broker, name string, home p
 	if err := k.RemoveBox(ctx, name); err != nil {
 		return err
 	}
-	delete(b.moving, name)
-	return b.tellMoved(ctx, k, name, home, m.Moved)
+	delete(h.moving, name)
+	return h.tellMoved(ctx, k, name, home, m.Moved)
 }
 
 // tellMoved notes that a box is gone from here, and tells that what was in it is at its home.
-func (b *Boxes) tellMoved(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error {
-	b.waits.forget(name)
-	if err := b.rules.read(ctx, k); err != nil {
+func (h *homes) tellMoved(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error {
+	h.waits.forget(name)
+	if err := h.rules.read(ctx, k); err != nil {
 		return err
 	}
-	to := b.parts.Book.NameOf(home)
-	b.cfg.Logger.Warn("another node is the home of a box of the mesh: what was in the box here goes there", "box", name, "home", to, "mails", mails)
-	b.cfg.Event(wire.EventMailMoved, home, map[string]string{"box": name, "count": fmt.Sprint(mails)})
-	return b.cfg.AuditSystem(ctx, kindOf(name)+".move", fmt.Sprintf("%s to %s: %d mails", name, to, mails))
+	to := h.book.NameOf(home)
+	h.log.Warn("another node is the home of a box of the mesh: what was in the box here goes there", "box", name, "home", to, "mails", mails)
+	h.event(wire.EventMailMoved, home, map[string]string{"box": name, "count": fmt.Sprint(mails)})
+	return h.auditSystem(ctx, kindOf(name)+".move", fmt.Sprintf("%s to %s: %d mails", name, to, mails))
 }
 
 // kindOf returns the kind of a box of the mesh.
@@ -194,37 +209,37 @@ func closeBox(ctx context.Context, k *mail.Broker, name string) error {
 // isClosed reports whether a box of the mesh was closed: no home has the generation 0.
 func isClosed(s box.BoxSettings) bool { return s.Draining && s.Generation == 0 }
 
-// openSettings is settings for a box that is to change, which it opens if it was closed.
-func (b *Boxes) openSettings(ctx context.Context, k *mail.Broker, p place) (current, error) {
-	now, err := b.settings(ctx, k, p, "")
+// openSettings is settingsOf for a box that is to change, which it opens if it was closed.
+func (h *homes) openSettings(ctx context.Context, k *mail.Broker, p place) (current, error) {
+	now, err := settingsOf(ctx, k, p, "")
 	if err != nil || !now.exists || p.title == proto.TitleQueue || !isClosed(now.box) {
 		return now, err
 	}
 	if err := reopen(ctx, k, p.name, p.generation); err != nil {
 		return now, failure(p, "", err)
 	}
-	return b.settings(ctx, k, p, "")
+	return settingsOf(ctx, k, p, "")
 }
 
 // seize makes this node the home of a name of the mesh whose home is lost, with what only that has.
-func (b *Boxes) seize(ctx context.Context, p place, z wire.Seize) error {
+func (h *homes) seize(ctx context.Context, p place, z wire.Seize) error {
 	if !z.AcceptLoss {
 		return invalid("seize %s: accept_loss is not true: what only %.128s has is lost unless that node comes back with its disk: mail that waits or was read, dead letters, subscriptions and settings", p.text, z.From)
 	}
-	if err := b.parts.Seize(ctx, p.name, z.From); err != nil {
+	if err := h.takeOver(ctx, p.name, z.From); err != nil {
 		return err
 	}
-	b.cfg.Logger.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)
-	b.cfg.Event(wire.EventMailSeized, b.cfg.Self, map[string]string{"box": p.text, "from": z.From})
-	return b.cfg.Audit(ctx, p.kind+".seize", p.text+" from "+z.From+": what only that has is lost unless it comes back")
+	h.log.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)
+	h.event(wire.EventMailSeized, h.self, map[string]string{"box": p.text, "from": z.From})
+	return h.audit(ctx, p.kind+".seize", p.text+" from "+z.From+": what only that has is lost unless it comes back")
 }
 
 // serveSelf takes the mail of the spools whose home this node has become, as if another node sent
 // it, until ctx is done.
-func (b *Boxes) serveSelf(ctx context.Context, k *mail.Broker) error {
-	lane, err := k.Lane(ctx, b.cfg.Self)
+func (h *homes) serveSelf(ctx context.Context, k *mail.Broker) error {
+	lane, err := k.Lane(ctx, h.self)
 	for err == nil {
-		err = b.sendSelf(ctx, k, lane)
+		err = h.sendSelf(ctx, k, lane)
 	}
 	if err = ignoreStop(ctx, err); ctx.Err() != nil {
 		return nil
@@ -233,12 +248,12 @@ func (b *Boxes) serveSelf(ctx context.Context, k *mail.Broker) error {
 }
 
 // sendSelf takes the next bundle of serveSelf.
-func (b *Boxes) sendSelf(ctx context.Context, k *mail.Broker, lane *mail.Lane) error {
+func (h *homes) sendSelf(ctx context.Context, k *mail.Broker, lane *mail.Lane) error {
 	m, err := lane.Next(ctx, chain.MaxBundleBytes)
 	if err != nil {
 		return err
 	}
-	a, err := k.Arrive(b.cfg.Self, m, nil)
+	a, err := k.Arrive(h.self, m, nil)
 	if err != nil {
 		return err
 	}

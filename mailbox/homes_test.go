@@ -102,7 +102,7 @@ func TestBundleForABoxElsewhere(t *testing.T) {
 			payload, err := proto.Encode(nil, m)
 			f.must(err)
 			f.must(f.Receive(t.Context(), f.beta, &proto.Message{Type: proto.TypeBundle, Payload: payload}))
-			x := f.exchange(f.beta)
+			x := f.exchanges.with(f.beta)
 			answer, err := x.arrivals[len(x.arrivals)-1].bundled(t.Context())
 			if err != nil || answer.Check() != nil || answer.GetCode() != proto.CodeMoved || proto.PeerID(answer.GetHome()) != f.gamma {
 				t.Errorf("%v, %v", answer, err)

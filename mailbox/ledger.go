@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -63,4 +64,20 @@ func (l *ledgerOpener) await(ctx context.Context) *mail.Broker {
 	k := l.broker()
 	l.ended = k == nil
 	return k
+}
+
+// viewBox calls f with the id of a box of a ledger. The error is [box.ErrNotFound] if it is not
+// there.
+func viewBox(ctx context.Context, k *mail.Broker, name string, f func(s *box.State, id box.BoxID)) error {
+	found := false
+	err := k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(name)
+		if found = ok; ok {
+			f(s, id)
+		}
+	})
+	if err == nil && !found {
+		err = box.ErrNotFound
+	}
+	return err
 }

@@ -162,7 +162,7 @@ func TestBoxesWithWaitsOfTheirOwn(t *testing.T) {
 		read("agent:late")
 		counted("agent:late@alpha", 1, 1)
 		counted("other", 2, 2)
-		if n := len(f.waits.boxes); n != maxWaitBoxes {
+		if n := len(f.settings.waits.boxes); n != maxWaitBoxes {
 			t.Errorf("%d boxes have a label", n)
 		}
 	})

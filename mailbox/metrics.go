@@ -38,7 +38,7 @@ const collectTime = time.Second
 // Collect reads the counts of the boxes.
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archiver.count.Load()))
-	ch <- prometheus.MustNewConstMetric(descParts, prometheus.CounterValue, float64(m.boxes.incoming.refused.Load()))
+	ch <- prometheus.MustNewConstMetric(descParts, prometheus.CounterValue, float64(m.boxes.copies.refused.Load()))
 	if k := m.boxes.ledger.broker(); k != nil {
 		needed, moved := k.Space()
 		ch <- prometheus.MustNewConstMetric(descNeeded, prometheus.GaugeValue, float64(needed))

@@ -11,6 +11,41 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+// A place is a box as its home names it, and where that is.
+type place struct {
+	name string // in the ledger
+	kind string // one of those of package wire
+	home proto.PeerID
+	text string // for people
+
+	title      proto.TitleKind // of a name of the mesh; [proto.TitleQueue]: it is none
+	generation uint64          // of its home
+}
+
+// spool reports whether it is the spool of a box on another node.
+func (p place) spool() bool { return strings.HasPrefix(p.name, box.SpoolPrefix) }
+
+// path names a subscription of the box.
+func (p place) path(sub string) string {
+	if sub == "" {
+		return p.text
+	}
+	return p.text + "/" + sub
+}
+
+// checkSub checks whether a subscription is named, as that of a topic must be.
+func (p place) checkSub(sub string) error {
+	switch {
+	case p.kind == wire.BoxTopic && sub == "":
+		return invalid("%s is a topic: name one of its subscriptions", p.text)
+	case p.kind == wire.BoxMailbox && sub != "":
+		return invalid("%s is a mailbox: it has no subscription %.64q", p.text, sub)
+	case sub != "" && !proto.ValidQueue(sub):
+		return fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
+	}
+	return nil
+}
+
 // places finds the boxes that names mean, and where they are. It keeps nothing.
 type places struct {
 	self   proto.PeerID
@@ -202,39 +237,4 @@ func (s *places) tellFirstSender(from proto.PeerID, l *proto.Letter) {
 	if !from.IsZero() {
 		l.Dedupe = nil // a key of its node
 	}
-}
-
-// A place is a box as its home names it, and where that is.
-type place struct {
-	name string // in the ledger
-	kind string // one of those of package wire
-	home proto.PeerID
-	text string // for people
-
-	title      proto.TitleKind // of a name of the mesh; [proto.TitleQueue]: it is none
-	generation uint64          // of its home
-}
-
-// spool reports whether it is the spool of a box on another node.
-func (p place) spool() bool { return strings.HasPrefix(p.name, box.SpoolPrefix) }
-
-// path names a subscription of the box.
-func (p place) path(sub string) string {
-	if sub == "" {
-		return p.text
-	}
-	return p.text + "/" + sub
-}
-
-// checkSub checks whether a subscription is named, as that of a topic must be.
-func (p place) checkSub(sub string) error {
-	switch {
-	case p.kind == wire.BoxTopic && sub == "":
-		return invalid("%s is a topic: name one of its subscriptions", p.text)
-	case p.kind == wire.BoxMailbox && sub != "":
-		return invalid("%s is a mailbox: it has no subscription %.64q", p.text, sub)
-	case sub != "" && !proto.ValidQueue(sub):
-		return fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
-	}
-	return nil
 }

@@ -29,7 +29,7 @@ func TestNumberedMailIsTakenOnce(t *testing.T) {
 			f.refused(errs[2], wire.ErrNotFound, "none")
 			f.restart()
 		}
-		raw, to, err := f.composer.encode(&mails[0], proto.LetterObject{})
+		raw, to, err := f.mailer.composer.encode(&mails[0], proto.LetterObject{})
 		f.must(err)
 		if o := f.QueueLetters([]Letter{{[]byte(to.name), raw}}).Wait(t.Context())[0]; o.Err != nil || !o.Known || o.ID.String() != ids[0] {
 			t.Errorf("its letter: %+v", o)

@@ -35,7 +35,7 @@ type session interface {
 
 // A followed session goes on at the new home of its box when that moves.
 type followed struct {
-	b         *Boxes
+	r         *reads
 	name, sub string
 
 	mu      sync.Mutex
@@ -46,9 +46,9 @@ type followed struct {
 	starts  map[uint64]proto.PeerID // which home gave what, by its start
 }
 
-// readAway begins a session at a box of another node.
-func (b *Boxes) readAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) (*followed, error) {
-	f := &followed{b: b, name: name, sub: sub, reading: l, starts: map[uint64]proto.PeerID{}}
+// begin begins a session at a box of another node.
+func (r *reads) begin(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) (*followed, error) {
+	f := &followed{r: r, name: name, sub: sub, reading: l, starts: map[uint64]proto.PeerID{}}
 	return f, f.begin(ctx, p)
 }
 
@@ -57,7 +57,7 @@ func (f *followed) begin(ctx context.Context, p place) error {
 	f.mu.Lock()
 	reading := f.reading
 	f.mu.Unlock()
-	now, err := f.b.session(ctx, p, f.sub, reading)
+	now, err := f.r.session(ctx, p, f.sub, reading)
 	if err != nil {
 		return err
 	}
@@ -75,17 +75,17 @@ func (f *followed) begin(ctx context.Context, p place) error {
 }
 
 // session begins a session, here or on another node.
-func (b *Boxes) session(ctx context.Context, p place, sub string, l wire.LeaseMail) (session, error) {
-	if p.home != b.cfg.Self {
-		b.parts.Want(p.home)
-		return b.exchange(p.home).home.begin(p, sub, l)
+func (r *reads) session(ctx context.Context, p place, sub string, l wire.LeaseMail) (session, error) {
+	if p.home != r.self {
+		r.want(p.home)
+		return r.exchanges.with(p.home).home.begin(p, sub, l)
 	}
-	k := b.ledger.broker()
+	k := r.ledger.broker()
 	if k == nil {
 		return nil, noBox(p, sub)
 	}
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)})
-	return s, b.atHome(p, failure(p, sub, err))
+	return s, r.atHome(p, failure(p, sub, err))
 }
 
 func (f *followed) current() (session, place) {
@@ -136,14 +136,14 @@ func (f *followed) NextInto(ctx context.Context, n int, dst []mail.Delivery, buf
 		out, buf, err := now.NextInto(ctx, n, dst, buf)
 		f.given(p.home, out[len(dst):])
 		if moved, ok := errors.AsType[*remoteError](err); ok && moved.code == proto.CodeMoved {
-			if p, err = f.b.awaitMove(ctx, f.name, moved); err == nil {
+			if p, err = f.r.awaitMove(ctx, f.name, moved); err == nil {
 				err = f.begin(ctx, p)
 			}
 			if err == nil {
 				continue
 			}
 		}
-		return out, buf, f.b.remoteFailure(p, f.sub, err)
+		return out, buf, f.r.failure(p, f.sub, err)
 	}
 }
 
@@ -167,23 +167,23 @@ func (f *followed) Close(ctx context.Context, broke bool) error {
 
 // awaitMove returns the box where it has moved to, as soon as this node knows its new home by
 // the deeds of the mesh; it does not take the word of the old one.
-func (b *Boxes) awaitMove(ctx context.Context, name string, moved *remoteError) (place, error) {
+func (r *reads) awaitMove(ctx context.Context, name string, moved *remoteError) (place, error) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	for end := b.cfg.Clock.Mono() + remoteAnswer; ; {
+	for end := r.clock.Mono() + remoteAnswer; ; {
 		select {
 		case <-ctx.Done():
 			return place{}, ctx.Err()
 		case <-pause.C:
 		}
-		p, err := b.places.find(name)
+		p, err := r.places.find(name)
 		switch {
 		case err != nil:
 			return p, err
 		case p.home != moved.home.peer:
 			return p, nil
-		case b.cfg.Clock.Mono() >= end:
-			to := b.parts.Book.NameOf(moved.movedTo)
+		case r.clock.Mono() >= end:
+			to := r.book.NameOf(moved.movedTo)
 			return p, &wire.HomeError{Home: to, Err: fmt.Errorf("%w: the home of %s has moved from %s to %s, which this node does not know yet: try again", wire.ErrMoved, p.text, moved.home.name(), to)}
 		}
 		pause.Reset(movePause)
@@ -191,29 +191,29 @@ func (b *Boxes) awaitMove(ctx context.Context, name string, moved *remoteError) 
 }
 
 // leaseAway is Lease for a box of another node.
-func (b *Boxes) leaseAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
+func (r *reads) leaseAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
 	for {
-		given, err := b.leaseOnce(ctx, p, sub, l)
+		given, err := r.leaseOnce(ctx, p, sub, l)
 		if moved, ok := errors.AsType[*remoteError](err); ok && moved.code == proto.CodeMoved {
-			if p, err = b.awaitMove(ctx, name, moved); err != nil {
+			if p, err = r.awaitMove(ctx, name, moved); err != nil {
 				return nil, err
 			}
-			if p.home == b.cfg.Self {
-				return b.Lease(ctx, name, sub, l)
+			if p.home == r.self {
+				return r.lease(ctx, name, sub, l)
 			}
 			continue
 		}
 		if err != nil {
-			return nil, b.remoteFailure(p, sub, err)
+			return nil, r.failure(p, sub, err)
 		}
-		return b.views.delivered(p, given)
+		return r.views.delivered(p, given)
 	}
 }
 
 // leaseOnce takes one batch of a box of another node, and leaves it leased.
-func (b *Boxes) leaseOnce(ctx context.Context, p place, sub string, l wire.LeaseMail) (given []mail.Delivery, err error) {
-	b.parts.Want(p.home)
-	h := &b.exchange(p.home).home
+func (r *reads) leaseOnce(ctx context.Context, p place, sub string, l wire.LeaseMail) (given []mail.Delivery, err error) {
+	r.want(p.home)
+	h := &r.exchanges.with(p.home).home
 	s, err := h.begin(p, sub, l)
 	if err != nil {
 		return nil, err
@@ -267,12 +267,12 @@ func returned(given []mail.Delivery) []mail.Settlement {
 	return what
 }
 
-// remoteFailure returns an error of a session or of settlements at another node in the terms of
+// failure returns an error of a session or of settlements at another node in the terms of
 // the API.
-func (b *Boxes) remoteFailure(p place, sub string, err error) error {
+func (r *reads) failure(p place, sub string, err error) error {
 	e, ok := errors.AsType[*remoteError](err)
 	if !ok {
-		return b.atHome(p, failure(p, sub, err))
+		return r.atHome(p, failure(p, sub, err))
 	}
 	home, name := e.home.name(), strings.TrimPrefix(p.name, proto.AgentPrefix)
 	name, _, _ = strings.Cut(name, "@")
@@ -282,47 +282,47 @@ func (b *Boxes) remoteFailure(p place, sub string, err error) error {
 	}
 	switch e.code {
 	case proto.CodeDenied:
-		return fmt.Errorf("%w: %s does not allow this node to read %s: there, balefire-node %s set %s --allow-read peer:%s does", wire.ErrDenied, home, p.path(sub), verb, name, b.parts.Book.NameOf(b.cfg.Self))
+		return fmt.Errorf("%w: %s does not allow this node to read %s: there, balefire-node %s set %s --allow-read peer:%s does", wire.ErrDenied, home, p.path(sub), verb, name, r.book.NameOf(r.self))
 	case proto.CodeNoHandler:
 		return fmt.Errorf("%w: there is no %s on %s: %s", wire.ErrNotFound, p.path(sub), home, e.detail)
 	case proto.CodeMoved:
-		return &wire.HomeError{Home: b.parts.Book.NameOf(e.movedTo), Err: fmt.Errorf("%w: the home of %s is not %s any more: its mail is delivered again at the new one", wire.ErrMoved, p.path(sub), home)}
+		return &wire.HomeError{Home: r.book.NameOf(e.movedTo), Err: fmt.Errorf("%w: the home of %s is not %s any more: its mail is delivered again at the new one", wire.ErrMoved, p.path(sub), home)}
 	case proto.CodeHeld:
-		return b.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrHeld, p.path(sub), home, e.detail))
+		return r.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrHeld, p.path(sub), home, e.detail))
 	case proto.CodeDraining:
-		return b.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrDraining, p.path(sub), home, e.detail))
+		return r.atHome(p, fmt.Errorf("%w: %s on %s: %s", wire.ErrDraining, p.path(sub), home, e.detail))
 	}
 	return refusal(e.code, fmt.Sprintf("%s on %s: %s", p.path(sub), home, e.detail))
 }
 
 // atHome adds the home of a box to an error with which a program may go on elsewhere, or later.
-func (b *Boxes) atHome(p place, err error) error {
+func (r *reads) atHome(p place, err error) error {
 	if e := (*wire.HomeError)(nil); errors.As(err, &e) || !errors.Is(err, wire.ErrMoved) && !errors.Is(err, wire.ErrHeld) && !errors.Is(err, wire.ErrDraining) {
 		return err
 	}
-	return &wire.HomeError{Home: b.parts.Book.NameOf(p.home), Err: err}
+	return &wire.HomeError{Home: r.book.NameOf(p.home), Err: err}
 }
 
 // settleAt settles deliveries of a box, here or on another node.
-func (b *Boxes) settleAt(ctx context.Context, p place, k *mail.Broker, sub string, what []mail.Settlement) ([]mail.Settled, error) {
+func (r *reads) settleAt(ctx context.Context, p place, k *mail.Broker, sub string, what []mail.Settlement) ([]mail.Settled, error) {
 	if k != nil {
 		settled, err := k.Settle(ctx, p.name, sub, what)
 		return settled, failure(p, sub, unknown(err))
 	}
-	s, err := b.settleAway(p, sub, what)
+	s, err := r.settleAway(p, sub, what)
 	if err != nil {
 		return nil, err
 	}
-	return b.settledAway(ctx, p, sub, s)
+	return r.settledAway(ctx, p, sub, s)
 }
 
 // settleAway queues settlements for another node.
-func (b *Boxes) settleAway(p place, sub string, what []mail.Settlement) (*remoteSettle, error) {
-	b.parts.Want(p.home)
-	return b.exchange(p.home).home.settle(p, sub, what)
+func (r *reads) settleAway(p place, sub string, what []mail.Settlement) (*remoteSettle, error) {
+	r.want(p.home)
+	return r.exchanges.with(p.home).home.settle(p, sub, what)
 }
 
-func (b *Boxes) settledAway(ctx context.Context, p place, sub string, s *remoteSettle) ([]mail.Settled, error) {
-	settled, err := b.exchange(p.home).home.wait(ctx, s)
-	return settled, b.remoteFailure(p, sub, err)
+func (r *reads) settledAway(ctx context.Context, p place, sub string, s *remoteSettle) ([]mail.Settled, error) {
+	settled, err := r.exchanges.with(p.home).home.wait(ctx, s)
+	return settled, r.failure(p, sub, err)
 }

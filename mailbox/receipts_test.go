@@ -174,11 +174,11 @@ func TestReceiptThatIsDamaged(t *testing.T) {
 		} {
 			changed := p
 			change(&changed)
-			if v := f.receipts.view(changed, all[0].Letter); v.Verified || !bytes.Contains([]byte(v.Problem), []byte(says)) {
+			if v := f.lookup.receipts.view(changed, all[0].Letter); v.Verified || !bytes.Contains([]byte(v.Problem), []byte(says)) {
 				t.Errorf("%+v", v)
 			}
 		}
-		if v := f.receipts.view(p, []byte("another letter")); v.Verified || v.Problem != "it is about another letter" {
+		if v := f.lookup.receipts.view(p, []byte("another letter")); v.Verified || v.Problem != "it is about another letter" {
 			t.Errorf("%+v", v)
 		}
 	})

@@ -46,16 +46,16 @@ func TestAnswersOutliveALink(t *testing.T) {
 		f.mailbox("ceo", f.allowAll)
 		stream, closeStream := context.WithCancel(t.Context())
 		f.must(f.Receive(stream, f.beta, f.bundleFor("ceo", 1, 10)))
-		x := f.exchange(f.beta)
+		x := f.exchanges.with(f.beta)
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if err := f.sendAnswers(ended, nil, x); !errors.Is(err, context.Canceled) || len(x.arrivals) != 1 {
+		if err := f.messages.sendAnswers(ended, nil, x); !errors.Is(err, context.Canceled) || len(x.arrivals) != 1 {
 			t.Fatalf("%d bundles wait for an answer: %v", len(x.arrivals), err)
 		}
 		closeStream()
 		link, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
-		if err := f.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 {
+		if err := f.messages.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 {
 			t.Errorf("%d bundles of a closed stream wait for an answer: %v", len(x.arrivals), err)
 		}
 		if n := len(f.mails("ceo", "", wire.MailQuery{})); n != 1 {
@@ -107,7 +107,7 @@ func TestFastPeerWaitsForTheDisk(t *testing.T) {
 		}
 		close(held)
 		f.must(<-done)
-		x := f.exchange(f.beta)
+		x := f.exchanges.with(f.beta)
 		if _, err := x.arrivals[len(x.arrivals)-1].bundled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 		synctest.Wait() // until what makes the rules known has run
 		f.rules.all.Store(&map[string]notes{})
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
-		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())
+		answer, err := f.exchanges.with(f.beta).arrivals[0].bundled(t.Context())
 		if err != nil || answer.GetCode() != proto.CodeNoHandler {
 			t.Errorf("%v, %v", answer, err)
 		}
@@ -138,7 +138,7 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 func TestMailMakesNoLedger(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
-		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())
+		answer, err := f.exchanges.with(f.beta).arrivals[0].bundled(t.Context())
 		if err != nil || answer.Check() != nil || answer.GetNumber() != 1 || answer.GetCode() != proto.CodeNoHandler || answer.GetDetail() == "" {
 			t.Errorf("%v, %v", answer, err)
 		}

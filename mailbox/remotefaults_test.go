@@ -243,7 +243,7 @@ func TestSessionThatChangesWhileItMoves(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		h := newFakeHome(f)
 		p := place{home: f.beta, name: "agent:ceo"}
-		x, err := f.readAway(t.Context(), "agent:ceo", p, "", wire.LeaseMail{Max: 3})
+		x, err := f.reads.begin(t.Context(), "agent:ceo", p, "", wire.LeaseMail{Max: 3})
 		f.must(err)
 		f.must(x.AddCredit(t.Context(), 4))
 		h.told()
@@ -311,13 +311,13 @@ func TestHandleOfAnEarlierHome(t *testing.T) {
 // One that moves to a third node is told nothing of what the second one gave.
 func TestHandleThatIsSentToNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
-		x := &followed{b: f.Boxes, now: &remoteSession{home: &f.exchange(f.gamma).home}, place: place{home: f.gamma, name: "agent:desk"}, starts: map[uint64]proto.PeerID{}}
-		r := &Reader{boxes: f.Boxes, place: x.place, session: x}
+		x := &followed{r: f.reads, now: &remoteSession{home: &f.exchanges.with(f.gamma).home}, place: place{home: f.gamma, name: "agent:desk"}, starts: map[uint64]proto.PeerID{}}
+		r := &Reader{reads: f.reads, place: x.place, session: x}
 		x.given(f.beta, []mail.Delivery{{Handle: box.Handle{Seq: 1, Boot: 7, N: 1}}})
 		what := []mail.Settlement{{Handle: box.Handle{Seq: 1, Boot: 7, N: 1}, Op: box.Ack}, {Handle: box.Handle{Seq: 2, Boot: 8, N: 1}, Op: box.Ack}}
 		s, err := r.QueueSettle(what)
 		f.must(err)
-		g := &fakeHome{fixture: f, home: &f.exchange(f.gamma).home}
+		g := &fakeHome{fixture: f, home: &f.exchanges.with(f.gamma).home}
 		if _, settles := g.told(); len(settles) != 1 || len(settles[0].GetSettlements()) != 1 || settles[0].GetSettlements()[0].GetSeq() != 2 {
 			t.Errorf("told %v", settles)
 		} else {
@@ -343,7 +343,7 @@ func TestLimitOfAnswersToSettlements(t *testing.T) {
 			t.Errorf("a node may have answers of %d bytes on their way, the limit is %d", honest, maxSettled)
 		}
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.AllowRead = &[]string{"peer:beta"} })
-		x := f.exchange(f.beta)
+		x := f.exchanges.with(f.beta)
 		stream, closeStream := context.WithCancel(t.Context())
 		send := func(box string, n int) error {
 			m := &proto.Settle{Ref: 1, Box: box}
@@ -366,7 +366,7 @@ func TestLimitOfAnswersToSettlements(t *testing.T) {
 		closeStream()
 		link, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
-		if err := f.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 || x.settled != 0 {
+		if err := f.messages.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 || x.settled != 0 {
 			t.Errorf("%d answers of %d bytes are left: %v", len(x.arrivals), x.settled, err)
 		}
 	})

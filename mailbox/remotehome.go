@@ -287,8 +287,8 @@ func (h *remoteHome) drop(s *remoteSettle) {
 	}
 }
 
-// sendReads tells a peer of what programs of this node read there, until the link ends.
-func (b *Boxes) sendReads(ctx context.Context, l *transport.Link, h *remoteHome) error {
+// tellHome tells a peer of what programs of this node read there, until the link ends.
+func (r *reads) tellHome(ctx context.Context, l *transport.Link, h *remoteHome) error {
 	h.link(true)
 	defer h.link(false)
 	tick := time.NewTicker(remoteRepeat)
@@ -296,7 +296,7 @@ func (b *Boxes) sendReads(ctx context.Context, l *transport.Link, h *remoteHome)
 	var lost <-chan struct{}
 	for {
 		for typ, body := range h.takeDue() {
-			stream, err := b.post(ctx, l, typ, body)
+			stream, err := r.messages.send(ctx, l, typ, body)
 			switch {
 			case proto.Malformed(err):
 				h.fail(body, err)

@@ -25,7 +25,7 @@ type fakeHome struct {
 }
 
 func newFakeHome(f *fixture) *fakeHome {
-	h := &fakeHome{fixture: f, home: &f.exchange(f.beta).home}
+	h := &fakeHome{fixture: f, home: &f.exchanges.with(f.beta).home}
 	h.home.link(true)
 	return h
 }
@@ -251,7 +251,7 @@ func TestReaderFollowsItsBox(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		f.names.move("agent:desk", f.gamma)
 		time.Sleep(2 * time.Second)
-		g := &fakeHome{fixture: f, home: &f.exchange(f.gamma).home}
+		g := &fakeHome{fixture: f, home: &f.exchanges.with(f.gamma).home}
 		o := g.one()
 		payload, err := proto.Encode(nil, &proto.Opened{Session: o.GetSession()})
 		f.must(err)
@@ -360,10 +360,10 @@ func TestMailForAProgramThatIsGone(t *testing.T) {
 func TestLimitsOfAReaderElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.AllowRead = &[]string{"peer:beta"} })
-		x := f.exchange(f.beta)
+		x := f.exchanges.with(f.beta)
 		name := "agent:ceo@" + f.self.String()
 		open := func(n uint64) refused {
-			r, why := f.newRemoteReader(t.Context(), f.beta, &x.readers, &proto.Open{Session: n, Box: name, Credit: 1, Reader: strings.Repeat("é", 64)})
+			r, why := f.readers.begin(t.Context(), f.beta, &x.readers, &proto.Open{Session: n, Box: name, Credit: 1, Reader: strings.Repeat("é", 64)})
 			if r != nil {
 				x.readers.mu.Lock()
 				defer x.readers.mu.Unlock()

@@ -95,11 +95,11 @@ func TestReplyBoxThatCannotBeRemoved(t *testing.T) {
 			f.awaited(r.ID, 0, "fine")
 		}
 		time.Sleep(replyGiven + replySweep + replySweep/2)
-		if left := f.replyBoxes(); len(left) != 1 || removals.Load() != 20 {
+		if left := f.replies.names(); len(left) != 1 || removals.Load() != 20 {
 			t.Errorf("%d boxes for replies are left after %d removals", len(left), removals.Load())
 		}
 		time.Sleep(replySweep)
-		if left := f.replyBoxes(); len(left) != 0 {
+		if left := f.replies.names(); len(left) != 0 {
 			t.Errorf("%d boxes for replies are left when the disk is well", len(left))
 		}
 	})
@@ -110,7 +110,7 @@ func TestReplyBoxIsRemovedUnderLoad(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		x, err := f.NewReplyBox(t.Context(), wire.NewReplyBox{})
 		f.must(err)
-		name := f.replyBoxes()[0]
+		name := f.replies.names()[0]
 		var taken atomic.Int64
 		var removed atomic.Bool
 		var senders sync.WaitGroup
@@ -136,7 +136,7 @@ func TestReplyBoxIsRemovedUnderLoad(t *testing.T) {
 			})
 		}
 		<-filled
-		f.must(f.dropReplyBox(t.Context(), name))
+		f.must(f.replies.drop(t.Context(), name))
 		removed.Store(true)
 		senders.Wait()
 		if n := taken.Load(); n >= 5*replyMails {
@@ -155,18 +155,18 @@ func TestRequestThatWasCutOff(t *testing.T) {
 			r.Producer, r.Number, r.ID = "000102030405060708090a0b0c0d0e0f", 1, id
 		}
 		for range 8 { // each time its node died
-			_, err := f.makeReplyBox(t.Context(), f.newReplyPlace(), notes{Request: id})
+			_, err := f.replies.make(t.Context(), f.replies.newPlace(), notes{Request: id})
 			f.must(err)
 			f.restart()
 		}
 		r, _ := f.request("how many?", numbered)
-		if all := f.replyBoxes(); len(all) != 1 || r.Known || r.ID != id {
+		if all := f.replies.names(); len(all) != 1 || r.Known || r.ID != id {
 			t.Errorf("%d boxes for replies, %s", len(all), asJSON(t, r))
 		}
 		f.answer("how many?", "five")
 		f.awaited(id, 0, "five")
-		if r, _ := f.request("how many?", numbered); !r.Known || r.Reply == nil || len(f.replyBoxes()) != 1 {
-			t.Errorf("again, with %d boxes: %s", len(f.replyBoxes()), asJSON(t, r))
+		if r, _ := f.request("how many?", numbered); !r.Known || r.Reply == nil || len(f.replies.names()) != 1 {
+			t.Errorf("again, with %d boxes: %s", len(f.replies.names()), asJSON(t, r))
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestGivenReplyOverARestart(t *testing.T) {
 		f.restart()
 		f.awaited(r.ID, 0, "five")
 		time.Sleep(replyGiven + 3*replySweep)
-		if n := len(f.replyBoxes()); n > 0 {
+		if n := len(f.replies.names()); n > 0 {
 			t.Errorf("%d reply boxes are left", n)
 		}
 		if v := f.box("first"); v.Waiting > 0 {
@@ -220,7 +220,7 @@ func TestGivenReplyDoesNotExpire(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		f.awaited(r.ID, 0, "five")
 		time.Sleep(replyGiven + 3*replySweep)
-		if n, v := len(f.replyBoxes()), f.box("sender"); n > 0 || v.Waiting > 0 || len(f.events) > 0 {
+		if n, v := len(f.replies.names()), f.box("sender"); n > 0 || v.Waiting > 0 || len(f.events) > 0 {
 			t.Errorf("%d reply boxes are left, its sender has %d mails, events %v", n, v.Waiting, f.events)
 		}
 	})
@@ -263,8 +263,8 @@ func TestPlaceOfAGivenReplyAfterARestart(t *testing.T) {
 			f.must(err)
 		}
 		f.restart()
-		if _, name := f.request("one more", nil); name == "" || len(f.replyBoxes()) != MaxReplyBoxes {
-			t.Errorf("%d reply boxes", len(f.replyBoxes()))
+		if _, name := f.request("one more", nil); name == "" || len(f.replies.names()) != MaxReplyBoxes {
+			t.Errorf("%d reply boxes", len(f.replies.names()))
 		}
 		_, err := f.Reply(t.Context(), r.ID, 0)
 		f.refused(err, wire.ErrNotFound, "nobody waits for a reply")
@@ -322,7 +322,7 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 		}
 		free()
 		<-given
-		if n := f.box(f.replyBoxes()[0]).Waiting; n != 0 {
+		if n := f.box(f.replies.names()[0]).Waiting; n != 0 {
 			t.Errorf("%d replies wait when the disk is well", n)
 		}
 
@@ -333,7 +333,7 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 		unset.Store(false)
 		full.Store(true)
 		removed := make(chan error, 1)
-		go func() { removed <- f.dropReplyBox(t.Context(), name) }()
+		go func() { removed <- f.replies.drop(t.Context(), name) }()
 		time.Sleep(2 * givenWait)
 		if !f.rules.changing.TryLock() {
 			t.Fatal("no box can be changed while one for a reply cannot be removed")
@@ -343,7 +343,7 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 			t.Error("a box was removed although its reply could not end")
 		}
 		free()
-		f.must(f.dropReplyBox(t.Context(), name))
+		f.must(f.replies.drop(t.Context(), name))
 	})
 }
 
@@ -356,12 +356,12 @@ func TestNotesOfARemovedReplyBox(t *testing.T) {
 		p, err := f.places.find(first)
 		f.must(err)
 		k := f.ledger.broker()
-		f.must(f.dropReplyBox(t.Context(), first))
-		_, err = f.takeReply(t.Context(), t.Context(), k, p)
+		f.must(f.replies.drop(t.Context(), first))
+		_, err = f.requests.take(t.Context(), t.Context(), k, p)
 		f.refused(err, box.ErrNotFound, "")
-		f.noteGiven(t.Context(), k, p, mail.Delivery{})
-		f.must(f.dropReplyBox(t.Context(), second))
-		if r := &f.replies; len(r.turns)+len(r.given)+len(r.read) > 0 {
+		f.replies.noteGiven(t.Context(), k, p, mail.Delivery{})
+		f.must(f.replies.drop(t.Context(), second))
+		if r := f.replies; len(r.turns)+len(r.given)+len(r.read) > 0 {
 			t.Errorf("kept: %v, %v, %v", r.turns, r.given, r.read)
 		}
 	})

@@ -21,10 +21,10 @@ func (f *fixture) request(body string, change func(*wire.MailRequest)) (wire.Mai
 	if change != nil {
 		change(&r)
 	}
-	before := f.replyBoxes()
+	before := f.replies.names()
 	sent, err := f.Request(f.t.Context(), r)
 	f.must(err)
-	for _, name := range f.replyBoxes() {
+	for _, name := range f.replies.names() {
 		if !slices.Contains(before, name) {
 			return sent, name
 		}
@@ -76,7 +76,7 @@ func TestRequestIsReplied(t *testing.T) {
 		time.Sleep(replyGiven + 2*replySweep)
 		_, err = f.Reply(t.Context(), r.ID, 0)
 		f.refused(err, wire.ErrNotFound, "nobody waits for a reply")
-		if n := len(f.replyBoxes()); n > 0 || len(f.events) > 0 {
+		if n := len(f.replies.names()); n > 0 || len(f.events) > 0 {
 			t.Errorf("%d reply boxes are left, events %v", n, f.events)
 		}
 	})
@@ -98,15 +98,15 @@ func TestRequesterComesBack(t *testing.T) {
 		f.awaited(first.ID, time.Second, "")
 		ctx, leave := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); leave() }()
-		if r, err := f.reply(ctx, first.SentMail, time.Hour); err == nil || r.ID != first.ID {
+		if r, err := f.requests.answer(ctx, first.SentMail, time.Hour); err == nil || r.ID != first.ID {
 			t.Errorf("a requester that left: %v, %v", r, err)
 		}
 		f.answer("how many?", "five")
 		f.restart()
 		again, err := ask(0)
 		f.must(err)
-		if !again.Known || again.ID != first.ID || again.Reply == nil || string(again.Reply.Body) != "five" || len(f.replyBoxes()) != 1 {
-			t.Errorf("again, with %d reply boxes: %s", len(f.replyBoxes()), asJSON(t, again))
+		if !again.Known || again.ID != first.ID || again.Reply == nil || string(again.Reply.Body) != "five" || len(f.replies.names()) != 1 {
+			t.Errorf("again, with %d reply boxes: %s", len(f.replies.names()), asJSON(t, again))
 		}
 		number := func(m *wire.MailRequest) {
 			m.Producer, m.Number, m.ID = "000102030405060708090a0b0c0d0e0f", 1, "01a206d9-3c5e-7838-8157-1936a50bdeb9"
@@ -117,7 +117,7 @@ func TestRequesterComesBack(t *testing.T) {
 		}
 		f.answer("numbered", "six")
 		f.awaited("01a206d9-3c5e-7838-8157-1936a50bdeb9", 0, "six")
-		if n := len(f.replyBoxes()); n != 2 {
+		if n := len(f.replies.names()); n != 2 {
 			t.Errorf("%d reply boxes for two requests", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestRequestIsBounced(t *testing.T) {
 		f.mailbox("ceo", nil)
 		_, err := f.Request(t.Context(), wire.MailRequest{Mail: wire.Mail{To: "agent:none"}})
 		f.refused(err, wire.ErrNotFound, "mailbox add none")
-		if n := len(f.replyBoxes()); n > 0 {
+		if n := len(f.replies.names()); n > 0 {
 			t.Errorf("%d reply boxes of a request that was refused", n)
 		}
 		r, _ := f.request("broken", nil)
@@ -163,7 +163,7 @@ func TestReplyComesTooLate(t *testing.T) {
 		f.mail(d.Mail.ReplyTo, "six", func(m *wire.Mail) { m.Sender = "ceo" })
 		f.ack("ceo", "", d)
 		time.Sleep(replyKept + 2*replySweep)
-		if n := len(f.replyBoxes()); n > 0 {
+		if n := len(f.replies.names()); n > 0 {
 			t.Errorf("%d reply boxes are left", n)
 		}
 		_, err := f.Reply(t.Context(), other.ID, 0)
@@ -190,7 +190,7 @@ func TestReplyThatWasTakenBefore(t *testing.T) {
 		}
 		f.awaited(r.ID, 0, "\x00\x00\x00\x00")
 		time.Sleep(replyGiven + 2*replySweep)
-		if n := len(f.replyBoxes()); n > 0 {
+		if n := len(f.replies.names()); n > 0 {
 			t.Fatalf("%d reply boxes are left", n)
 		}
 		f.arrivals-- // the same number
@@ -228,7 +228,7 @@ func (f *fixture) arriveFrom(p proto.PeerID, name, typ string, size int) proto.C
 	raw, err := proto.AppendLetter(nil, l)
 	f.must(err)
 	f.arrivals++
-	a, err := f.arrive(f.t.Context(), p, &proto.Bundle{
+	a, err := f.lanes.arrive(f.t.Context(), p, &proto.Bundle{
 		Number: f.arrivals, Box: name, Chain: proto.Normal, Runs: []*proto.Run{{Boot: 1, First: f.arrivals, Count: 1}}, Letters: raw,
 	})
 	f.must(err)
@@ -267,7 +267,7 @@ func TestForgedReplies(t *testing.T) {
 			t.Errorf("the reply of beta: %v", code)
 		}
 		f.awaited(only.ID, 0, "\x00\x00\x00\x00")
-		if n := len(f.replyBoxes()); n != 2 {
+		if n := len(f.replies.names()); n != 2 {
 			t.Errorf("two requests have %d names", n)
 		}
 	})
@@ -299,7 +299,7 @@ func TestBadRequests(t *testing.T) {
 		_, err = f.SetMailbox(t.Context(), "reply-"+strings.Repeat("a", 26), wire.MailboxSettings{})
 		f.refused(err, wire.ErrInvalid, "that of a box for replies")
 		f.mailbox("reply-desk", nil)
-		if n := len(f.replyBoxes()); n > 0 || f.box("ceo").Waiting > 0 {
+		if n := len(f.replies.names()); n > 0 || f.box("ceo").Waiting > 0 {
 			t.Errorf("%d reply boxes, %d mails", n, f.box("ceo").Waiting)
 		}
 	})
@@ -328,8 +328,8 @@ func TestTooManyRequests(t *testing.T) {
 		f.refused(err, wire.ErrNotFound, "")
 		f.awaited(got[1].Mail.ID, 0, "yes")
 		synctest.Wait()
-		if len(f.events) > 0 || len(f.replyBoxes()) != MaxReplyBoxes {
-			t.Errorf("%d reply boxes, events %v", len(f.replyBoxes()), f.events)
+		if len(f.events) > 0 || len(f.replies.names()) != MaxReplyBoxes {
+			t.Errorf("%d reply boxes, events %v", len(f.replies.names()), f.events)
 		}
 	})
 }
@@ -355,16 +355,16 @@ func TestReplyBoxOfAProgram(t *testing.T) {
 			f.ack(box.Box, "", got[0])
 		}
 		time.Sleep(3 * replyKept)
-		if len(f.replyBoxes()) != 1 {
+		if len(f.replies.names()) != 1 {
 			t.Error("the box of a program that reads was removed")
 		}
 		f.must(reader.Close(t.Context(), false))
 		time.Sleep(replyKept - 2*replySweep)
-		if len(f.replyBoxes()) != 1 {
+		if len(f.replies.names()) != 1 {
 			t.Error("the box was removed early")
 		}
 		time.Sleep(4 * replySweep)
-		if len(f.replyBoxes()) != 0 {
+		if len(f.replies.names()) != 0 {
 			t.Error("the box was not removed")
 		}
 	})
@@ -382,7 +382,7 @@ func TestReplyBoxThatIsPolled(t *testing.T) {
 			f.must(err)
 		}
 		time.Sleep(replyKept + 4*replySweep)
-		if len(f.replyBoxes()) != 0 {
+		if len(f.replies.names()) != 0 {
 			t.Error("the box was not removed")
 		}
 	})

@@ -44,7 +44,7 @@ func TestSendToOwnMailbox(t *testing.T) {
 // Where the node wants all mail durable, no mail is relaxed, however it is sent.
 func TestDurableNodeRelaxesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
-		f.cfg.Durable = true
+		f.mailer.composer.durable = true
 		f.mailbox("ceo", nil)
 		if sent := f.mail("agent:ceo", "first", func(m *wire.Mail) { m.Relaxed = true }); sent.Durability != wire.DurabilityFsynced {
 			t.Errorf("%+v", sent)

@@ -15,71 +15,94 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// SetMailbox makes a mailbox of this node, or changes one. A named one is a mailbox of the
-// mesh, whose home this node becomes; if that is seized, it is a new one.
-func (b *Boxes) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
-	p, err := b.places.find(name)
+// settings makes and removes boxes and subscriptions, and changes their settings. It keeps nothing:
+// those are in the ledger, and changes are one after the other: see rules.
+type settings struct {
+	self     proto.PeerID
+	keep     time.Duration // how long a new mailbox keeps mail that is done
+	audit    func(ctx context.Context, action, what string) error
+	made     func() // called when a box was made
+	names    Names
+	ledger   *ledgerOpener
+	places   *places
+	rules    *rules
+	waits    *waits
+	views    *views
+	handlers *handlers
+	copies   *copies
+	homes    *homes
+}
+
+// setMailbox is [Boxes.SetMailbox].
+func (x *settings) setMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
+	p, err := x.places.find(name)
 	if named := proto.AgentPrefix + trimPrefix(name, proto.AgentPrefix); err == nil && (s.Named || s.Seize != nil) {
 		t, e := proto.ParseTarget(named)
-		k := b.ledger.broker()
+		k := x.ledger.broker()
 		switch err = e; {
-		case k != nil && k.Has(b.places.mailbox(t.Name, b.cfg.Self).name):
+		case k != nil && k.Has(x.places.mailbox(t.Name, x.self).name):
 			err = fmt.Errorf("%w: this node has a mailbox %s of its own: one of the mesh needs another name", wire.ErrRefused, t.Name)
 		case t.Node != "":
 			err = invalid("%.80q: a named mailbox belongs to the mesh: use its name without a node", name)
 		}
-		p = b.places.named(t)
+		p = x.places.named(t)
 	}
-	return b.set(ctx, p, err, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
+	return x.set(ctx, p, err, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
 }
 
-// SetTopic makes a topic of this node, or changes one.
-func (b *Boxes) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
-	p, err := b.places.find(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
-	return b.set(ctx, p, err, wire.BoxTopic, s, nil)
+// setTopic is [Boxes.SetTopic].
+func (x *settings) setTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
+	p, err := x.places.find(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
+	return x.set(ctx, p, err, wire.BoxTopic, s, nil)
 }
 
 // set makes or changes the box p, unless finding it failed.
-func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
+func (x *settings) set(ctx context.Context, p place, err error, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
 	switch {
 	case err != nil:
-	case p.home != b.cfg.Self && s.Seize == nil:
-		err = b.places.elsewhere(p)
+	case p.home != x.self && s.Seize == nil:
+		err = x.places.elsewhere(p)
 	case p.kind != kind:
 		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
 	default:
 		err = errors.Join(checkBox(p, s), checkSub(p, sub))
 	}
 	if err == nil {
-		err = b.checkComing(ctx, p, s.Seize)
+		err = x.copies.checkComing(ctx, p, s.Seize)
 	}
 	if err == nil {
-		p, err = b.title(ctx, p, s.Seize)
+		p, err = x.title(ctx, p, s.Seize)
 	}
 	if err != nil {
 		return wire.Box{}, err
 	}
-	k, err := b.ledger.open()
+	k, err := x.ledger.open()
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
 	ctx = context.WithoutCancel(ctx) // what is on disk counts at once
 	if p.title != proto.TitleQueue {
-		if _, _, err := b.parts.Names.HomeOf(p.name); err != nil { // it was removed meanwhile
+		if _, _, err := x.names.HomeOf(p.name); err != nil { // it was removed meanwhile
 			return wire.Box{}, err
 		}
 	}
-	now, err := b.openSettings(ctx, k, p)
+	now, err := x.homes.openSettings(ctx, k, p)
 	if err != nil {
 		return wire.Box{}, err
+	}
+	if !now.exists {
+		now.box = box.BoxSettings{Name: p.name, Kind: box.Mailbox, Keep: x.keep}
+		if p.kind == wire.BoxTopic {
+			now.box.Kind, now.box.Keep = box.Topic, 0
+		}
 	}
 	if now.exists && s.Lanes != nil && (*s.Lanes == wire.LanesOrigin) != now.box.PerPeer {
 		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it anew", wire.ErrRefused, p.text)
 	}
 	now.box.Generation = p.generation
-	changed, err := b.changeBox(k, p, now.box, s)
+	changed, err := x.changed(k, p, now.box, s)
 	if err != nil {
 		return wire.Box{}, err
 	}
@@ -91,7 +114,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	if err := k.SetBox(ctx, changed); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
-	if err := b.rules.read(ctx, k); err != nil {
+	if err := x.rules.read(ctx, k); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	if sub != nil {
@@ -100,27 +123,27 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 		}
 	}
 	if !now.exists {
-		b.cfg.Made()
+		x.made()
 	}
-	if err := b.cfg.Audit(ctx, kind+".set", p.text); err != nil {
+	if err := x.audit(ctx, kind+".set", p.text); err != nil {
 		return wire.Box{}, err
 	}
 	if s.Handler != nil {
-		if err := b.cfg.Audit(ctx, "mailbox.handler", p.text+": "+handlerText(notesOf(changed).Handler)); err != nil {
+		if err := x.audit(ctx, "mailbox.handler", p.text+": "+handlerText(notesOf(changed).Handler)); err != nil {
 			return wire.Box{}, err
 		}
 	}
-	return b.views.get(ctx, p.name)
+	return x.views.get(ctx, p.name)
 }
 
-// SetSubscription makes a subscription of a topic, or changes one.
-func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.SubscriptionSettings) (wire.Box, error) {
-	p, k, err := b.places.topic(topic)
+// setSubscription is [Boxes.SetSubscription].
+func (x *settings) setSubscription(ctx context.Context, topic, sub string, s wire.SubscriptionSettings) (wire.Box, error) {
+	p, k, err := x.places.topic(topic)
 	if err == nil {
 		err = checkSub(p, &s)
 	}
 	if err == nil && s.To != nil {
-		err = b.checkForward(k, p, *s.To)
+		err = x.handlers.checkForward(k, p, *s.To)
 	}
 	if err == nil && !proto.ValidQueue(sub) {
 		err = fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
@@ -132,9 +155,9 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
-	now, err := b.settings(ctx, k, p, sub)
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
+	now, err := settingsOf(ctx, k, p, sub)
 	switch {
 	case err != nil:
 		return wire.Box{}, err
@@ -148,29 +171,28 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err := k.SetSub(ctx, p.name, now.sub, from); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
-	if err := b.rules.read(ctx, k); err != nil {
+	if err := x.rules.read(ctx, k); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	what := p.path(sub)
 	if s.To != nil {
 		what += ": to " + cmp.Or(*s.To, "its readers")
 	}
-	if err := b.cfg.Audit(ctx, "subscription.set", what); err != nil {
+	if err := x.audit(ctx, "subscription.set", what); err != nil {
 		return wire.Box{}, err
 	}
-	return b.views.get(ctx, p.name)
+	return x.views.get(ctx, p.name)
 }
 
-// Pause stops the deliveries of a mailbox, whose subscription is "", or of a subscription of
-// a topic, or resumes them.
-func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box, error) {
-	p, k, err := b.places.subscribed(name, sub)
+// pause is [Boxes.Pause].
+func (x *settings) pause(ctx context.Context, name, sub string, on bool) (wire.Box, error) {
+	p, k, err := x.places.subscribed(name, sub)
 	if err != nil {
 		return wire.Box{}, err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
-	now, err := b.settings(ctx, k, p, sub)
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
+	now, err := settingsOf(ctx, k, p, sub)
 	if err != nil {
 		return wire.Box{}, err
 	}
@@ -185,32 +207,32 @@ func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box,
 	if sub != "" {
 		action = "subscription.set"
 	}
-	if err := b.cfg.Audit(ctx, action, p.path(sub)); err != nil {
+	if err := x.audit(ctx, action, p.path(sub)); err != nil {
 		return wire.Box{}, err
 	}
-	return b.views.get(ctx, p.name)
+	return x.views.get(ctx, p.name)
 }
 
-// RemoveSubscription removes a subscription of a topic, with its dead letters.
-func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error {
-	p, k, err := b.places.topic(topic)
+// removeSubscription is [Boxes.RemoveSubscription].
+func (x *settings) removeSubscription(ctx context.Context, topic, sub string) error {
+	p, k, err := x.places.topic(topic)
 	if err != nil {
 		return err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
 	if err := k.RemoveSub(ctx, p.name, sub); err != nil {
 		return failure(p, sub, err)
 	}
-	if err := b.rules.read(ctx, k); err != nil {
+	if err := x.rules.read(ctx, k); err != nil {
 		return failure(p, sub, err)
 	}
-	return b.cfg.Audit(ctx, "subscription.remove", p.path(sub))
+	return x.audit(ctx, "subscription.remove", p.path(sub))
 }
 
-// Seek moves a subscription of a topic: what it reads next.
-func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscription) (wire.Box, error) {
-	p, k, err := b.places.topic(topic)
+// seek is [Boxes.Seek].
+func (x *settings) seek(ctx context.Context, topic, sub string, to wire.SeekSubscription) (wire.Box, error) {
+	p, k, err := x.places.topic(topic)
 	if err != nil {
 		return wire.Box{}, err
 	}
@@ -221,55 +243,54 @@ func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscri
 	if err := k.Seek(ctx, p.name, sub, at); err != nil {
 		return wire.Box{}, failure(p, sub, err)
 	}
-	if err := b.cfg.Audit(ctx, "subscription.seek", p.path(sub)+" to "+to.To); err != nil {
+	if err := x.audit(ctx, "subscription.seek", p.path(sub)+" to "+to.To); err != nil {
 		return wire.Box{}, err
 	}
-	return b.views.get(ctx, p.name)
+	return x.views.get(ctx, p.name)
 }
 
-// Remove removes a box. The senders of what waits in it are told. Of a box of the mesh that
-// was removed already, but not its name, it removes the name.
-func (b *Boxes) Remove(ctx context.Context, name string) error {
-	p, k, err := b.places.existing(name)
+// remove is [Boxes.Remove].
+func (x *settings) remove(ctx context.Context, name string) error {
+	p, k, err := x.places.existing(name)
 	if err != nil {
 		return err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	err = k.RemoveBox(ctx, p.name)
 	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
 	}
-	b.waits.forget(p.name)
-	if err := b.rules.read(ctx, k); err != nil {
+	x.waits.forget(p.name)
+	if err := x.rules.read(ctx, k); err != nil {
 		return failure(p, "", err)
 	}
 	if p.title != proto.TitleQueue {
-		if err := b.parts.Names.Remove(ctx, p.name); err != nil {
+		if err := x.names.Remove(ctx, p.name); err != nil {
 			return err
 		}
 	}
-	return b.cfg.Audit(ctx, p.kind+".remove", p.text)
+	return x.audit(ctx, p.kind+".remove", p.text)
 }
 
 // title makes this node the home of a name of the mesh, which it seizes if z says so.
-func (b *Boxes) title(ctx context.Context, p place, z *wire.Seize) (place, error) {
+func (x *settings) title(ctx context.Context, p place, z *wire.Seize) (place, error) {
 	if p.title == proto.TitleQueue {
 		return p, nil
 	}
 	if z != nil {
-		if err := b.seize(ctx, p, *z); err != nil {
+		if err := x.homes.seize(ctx, p, *z); err != nil {
 			return p, err
 		}
 	}
-	if err := b.parts.Names.Title(ctx, p.name, p.title); err != nil {
+	if err := x.names.Title(ctx, p.name, p.title); err != nil {
 		return p, err
 	}
 	var err error
-	p.home, p.generation, err = b.parts.Names.HomeOf(p.name)
-	if err == nil && p.home != b.cfg.Self {
-		err = b.places.elsewhere(p)
+	p.home, p.generation, err = x.names.HomeOf(p.name)
+	if err == nil && p.home != x.self {
+		err = x.places.elsewhere(p)
 	}
 	return p, err
 }
@@ -281,7 +302,8 @@ type current struct {
 	exists, subExists bool
 }
 
-func (b *Boxes) settings(ctx context.Context, k *mail.Broker, p place, sub string) (c current, err error) {
+// settingsOf returns the settings of a box here, and those of one of its subscriptions.
+func settingsOf(ctx context.Context, k *mail.Broker, p place, sub string) (c current, err error) {
 	err = k.View(ctx, func(s *box.State) {
 		id, ok := s.Find(p.name)
 		if !ok {
@@ -294,17 +316,11 @@ func (b *Boxes) settings(ctx context.Context, k *mail.Broker, p place, sub strin
 			c.sub, c.subExists = i.Settings, true
 		}
 	})
-	if !c.exists {
-		c.box = box.BoxSettings{Name: p.name, Kind: box.Mailbox, Keep: b.cfg.Keep}
-		if p.kind == wire.BoxTopic {
-			c.box.Kind, c.box.Keep = box.Topic, 0
-		}
-	}
 	return c, failure(p, "", err)
 }
 
-// changeBox returns the settings of a box after a change.
-func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.BoxSettings) (box.BoxSettings, error) {
+// changed returns the settings of a box after a change.
+func (x *settings) changed(k *mail.Broker, p place, to box.BoxSettings, s wire.BoxSettings) (box.BoxSettings, error) {
 	n := notesOf(to)
 	change(&n.Allow, s.Allow)
 	change(&n.AllowRead, s.AllowRead)
@@ -312,7 +328,7 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	switch {
 	case err != nil:
 	case s.Handler != nil:
-		err = b.checkHandler(k, p, n)
+		err = x.handlers.checkHandler(k, p, n)
 	case s.Allow != nil:
 		err = n.check()
 	}

@@ -213,7 +213,7 @@ func (r *Reader) NextLetters(ctx context.Context, n int, dst []mail.Delivery, bu
 
 // Delivered returns deliveries in the form of the API.
 func (r *Reader) Delivered(given []mail.Delivery) ([]wire.DeliveredMail, error) {
-	return r.boxes.views.delivered(r.place, given)
+	return r.reads.views.delivered(r.place, given)
 }
 
 // A Settling is what a program did with deliveries, whose results are not known yet.
@@ -232,7 +232,7 @@ func (r *Reader) QueueSettle(what []mail.Settlement) (s Settling, err error) {
 		what, s.old = f.forHome(p.home, what)
 	}
 	if s.place = p; k == nil {
-		s.away, err = r.boxes.settleAway(p, r.sub, what)
+		s.away, err = r.reads.settleAway(p, r.sub, what)
 		return s, err
 	}
 	s.here, err = k.QueueSettle(p.name, r.sub, what)
@@ -242,7 +242,7 @@ func (r *Reader) QueueSettle(what []mail.Settlement) (s Settling, err error) {
 // Settled waits for the results of what was settled.
 func (r *Reader) Settled(ctx context.Context, s Settling) (settled []mail.Settled, err error) {
 	if s.away != nil {
-		settled, err = r.boxes.settledAway(ctx, s.place, r.sub, s.away)
+		settled, err = r.reads.settledAway(ctx, s.place, r.sub, s.away)
 	} else if settled, err = s.here.Wait(ctx); err != nil {
 		err = failure(r.place, r.sub, unknown(err))
 	}

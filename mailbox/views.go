@@ -221,21 +221,13 @@ func (w *views) get(ctx context.Context, name string) (v wire.Box, err error) {
 	if err != nil {
 		return v, err
 	}
-	found := false
-	err = k.View(ctx, func(s *box.State) {
-		id, ok := s.Find(p.name)
-		if found = ok; !ok {
-			return
-		}
+	err = viewBox(ctx, k, p.name, func(s *box.State, id box.BoxID) {
 		v = w.view(s, id)
 		for i := range v.Subscriptions {
 			subID, _ := s.FindSub(id, v.Subscriptions[i].Name)
 			v.Subscriptions[i].Waiting = waitingIn(s, id, subID)
 		}
 	})
-	if err == nil && !found {
-		err = box.ErrNotFound
-	}
 	return v, failure(p, "", err)
 }
 

@@ -27,7 +27,7 @@ type composer struct {
 }
 
 // compose makes the letter of a mail, and finds the box that it names. A large body is stored
-// first, and pinned: see unpin. What is wrong with the mail is told before the body is read.
+// first, and pinned: see [letterBodies.unpin]. What is wrong with the mail is told before the body is read.
 func (c *composer) compose(ctx context.Context, m *wire.Mail) (raw []byte, to place, object proto.LetterObject, err error) {
 	if m.Stream == nil {
 		raw, to, err = c.encode(m, object)

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -22,12 +25,27 @@ const copyIdle = 10 * time.Minute
 // maxCopies is how many boxes come from other homes at once.
 const maxCopies = 64
 
-// incoming are the copies of boxes that come from their homes, by name. What is not whole when the
-// node stops begins again.
-type incoming struct {
+// copies takes boxes that are handed over to this node: their copies come from their homes, and are
+// served when this node is the home. What is not whole when the node stops begins again.
+type copies struct {
+	self        proto.PeerID
+	clock       clock.Clock
+	log         *slog.Logger
+	fail        func(point string) error
+	auditSystem func(ctx context.Context, action, what string) error
+	made        func()        // called when a box was made
+	renamed     chan struct{} // names of the mesh have other homes: lets homes look
+	book        *addressbook.Book
+	names       Names
+	ledger      *ledgerOpener
+	places      *places
+	rules       *rules
+	bodies      *letterBodies
+	exchanges   *exchanges
+
 	mu      sync.Mutex
-	all     map[string]*incomingBox
-	refused atomic.Uint64 // parts that no home sends
+	all     map[string]*incomingBox // on their way here, by name; under mu
+	refused atomic.Uint64           // parts that no home sends
 }
 
 // An incomingBox is the copy of a box on its way.
@@ -38,9 +56,9 @@ type incomingBox struct {
 	at     time.Duration
 }
 
-// receivePart takes a part of a box, or a question about a copy.
-func (b *Boxes) receivePart(ctx context.Context, from proto.PeerID, m *proto.BoxPart) error {
-	x := b.exchange(from)
+// receive takes a part of a box, or a question about a copy.
+func (c *copies) receive(ctx context.Context, from proto.PeerID, m *proto.BoxPart) error {
+	x := c.exchanges.with(from)
 	if x.isFull() {
 		return ErrTooManyBundles
 	}
@@ -50,7 +68,7 @@ func (b *Boxes) receivePart(ctx context.Context, from proto.PeerID, m *proto.Box
 		go func() {
 			defer close(done)
 			defer x.taking.Unlock()
-			b.answerPart(context.WithoutCancel(ctx), from, m, answer)
+			c.answer(context.WithoutCancel(ctx), from, m, answer)
 		}()
 	} else {
 		answer.Code, answer.Detail = proto.CodeBusy, "the part before is being written"
@@ -67,14 +85,14 @@ func (b *Boxes) receivePart(ctx context.Context, from proto.PeerID, m *proto.Box
 	return nil
 }
 
-// answerPart does what a part asks for, and says in the answer what came of it.
-func (b *Boxes) answerPart(ctx context.Context, from proto.PeerID, m *proto.BoxPart, answer *proto.BoxTaken) {
+// answer does what a part asks for, and says in the answer what came of it.
+func (c *copies) answer(ctx context.Context, from proto.PeerID, m *proto.BoxPart, answer *proto.BoxTaken) {
 	id := [16]byte(m.GetHandover())
 	if m.GetNumber() == 0 {
-		answer.State = b.copyState(ctx, from, m, id)
+		answer.State = c.state(ctx, from, m, id)
 		return
 	}
-	err := b.takePart(ctx, from, m, id)
+	err := c.take(ctx, from, m, id)
 	refused, ok := errors.AsType[*mail.RefusedError](err)
 	switch {
 	case err == nil:
@@ -93,14 +111,14 @@ func (b *Boxes) answerPart(ctx context.Context, from proto.PeerID, m *proto.BoxP
 		answer.Code, answer.Detail = proto.CodeBusy, "the node is stopping"
 	}
 	if answer.Code == proto.CodeBadForm || answer.Code == proto.CodeDenied {
-		b.incoming.refused.Add(1)
-		b.cfg.Logger.Warn("a part of a box that comes from another home was refused", "box", m.GetBox(), "from", b.parts.Book.NameOf(from), "why", answer.Detail)
+		c.refused.Add(1)
+		c.log.Warn("a part of a box that comes from another home was refused", "box", m.GetBox(), "from", c.book.NameOf(from), "why", answer.Detail)
 	}
 }
 
-// copyState returns how far the copy of a box is. A copy that its home does not hand over goes.
-func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) proto.CopyState {
-	k := b.ledger.broker()
+// state returns how far the copy of a box is. A copy that its home does not hand over goes.
+func (c *copies) state(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) proto.CopyState {
+	k := c.ledger.broker()
 	if k == nil {
 		return proto.CopyNone
 	}
@@ -108,9 +126,9 @@ func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPa
 	if h.ID != id || h.Peer != from {
 		return proto.CopyNone
 	}
-	if m.GetDropped() && h.IsCopy() && b.places.isHome(m.GetBox(), from, h.Generation) {
-		if err := b.dropCopy(ctx, k, m.GetBox()); err != nil {
-			b.cfg.Logger.Warn("the copy of a box that is not handed over is still here", "box", m.GetBox(), "why", err)
+	if m.GetDropped() && h.IsCopy() && c.places.isHome(m.GetBox(), from, h.Generation) {
+		if err := c.drop(ctx, k, m.GetBox()); err != nil {
+			c.log.Warn("the copy of a box that is not handed over is still here", "box", m.GetBox(), "why", err)
 		}
 		return proto.CopyNone
 	}
@@ -118,7 +136,7 @@ func (b *Boxes) copyState(ctx context.Context, from proto.PeerID, m *proto.BoxPa
 	case box.Copying:
 		return proto.CopyParts
 	case box.Whole:
-		signal(b.renamed) // it is asked for: its home may be here now
+		signal(c.renamed) // it is asked for: its home may be here now
 		return proto.CopyWhole
 	case box.Came:
 		return proto.CopyServed
@@ -131,43 +149,43 @@ func refusedPart(code proto.Code, format string, args ...any) error {
 	return &mail.RefusedError{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// takePart adds a part to the copy of a box. After an error there is no copy.
-func (b *Boxes) takePart(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
+// take adds a part to the copy of a box. After an error there is no copy.
+func (c *copies) take(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
 	name := m.GetBox()
-	if !b.places.isHome(name, from, m.GetGeneration()) {
+	if !c.places.isHome(name, from, m.GetGeneration()) {
 		return refusedPart(proto.CodeDenied, "%.128s is not known here as a box whose home is that node, in generation %d", name, m.GetGeneration())
 	}
-	k, err := b.ledger.open()
+	k, err := c.ledger.open()
 	if err != nil {
 		return err
 	}
-	in, again, err := b.nextPart(from, m, id)
+	in, again, err := c.next(from, m, id)
 	if again || err != nil {
 		return err
 	}
 	if m.GetNumber() == 1 {
-		err = b.beginCopy(ctx, k, from, m, id)
+		err = c.begin(ctx, k, from, m, id)
 	} else {
-		err = b.addPart(ctx, k, m, id)
+		err = c.add(ctx, k, m, id)
 	}
-	b.incoming.mu.Lock()
-	defer b.incoming.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err != nil {
-		delete(b.incoming.all, name)
+		delete(c.all, name)
 		return errors.Join(err, k.DropCopy(ctx, name))
 	}
-	in.number, in.at = m.GetNumber(), b.cfg.Clock.Mono()
+	in.number, in.at = m.GetNumber(), c.clock.Mono()
 	if m.GetLast() {
-		delete(b.incoming.all, name)
+		delete(c.all, name)
 	}
 	return nil
 }
 
-// nextPart decides whether a part is the next one, or was here before.
-func (b *Boxes) nextPart(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *incomingBox, again bool, err error) {
-	b.incoming.mu.Lock()
-	defer b.incoming.mu.Unlock()
-	in = b.incoming.all[m.GetBox()]
+// next decides whether a part is the next one, or was here before.
+func (c *copies) next(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *incomingBox, again bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in = c.all[m.GetBox()]
 	same := in != nil && in.from == from && in.id == id
 	switch {
 	case same && m.GetNumber() <= in.number:
@@ -175,20 +193,20 @@ func (b *Boxes) nextPart(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *
 	case same && m.GetNumber() == in.number+1:
 		return in, false, nil
 	case m.GetNumber() != 1:
-		if k := b.ledger.broker(); m.GetLast() && k != nil && k.HandoverOf(m.GetBox()).ID == id && k.HandoverOf(m.GetBox()).Stage == box.Whole {
+		if k := c.ledger.broker(); m.GetLast() && k != nil && k.HandoverOf(m.GetBox()).ID == id && k.HandoverOf(m.GetBox()).Stage == box.Whole {
 			return nil, true, nil // the answer to the last one was lost
 		}
 		return nil, false, refusedPart(proto.CodeBadForm, "part %d does not follow those that are here: begin again", m.GetNumber())
-	case in == nil && len(b.incoming.all) >= maxCopies:
+	case in == nil && len(c.all) >= maxCopies:
 		return nil, false, refusedPart(proto.CodeBusy, "%d boxes are on their way here", maxCopies)
 	}
-	in = &incomingBox{from: from, id: id, at: b.cfg.Clock.Mono()}
-	b.incoming.all[m.GetBox()] = in
+	in = &incomingBox{from: from, id: id, at: c.clock.Mono()}
+	c.all[m.GetBox()] = in
 	return in, false, nil
 }
 
-// beginCopy begins the copy of a box with its settings.
-func (b *Boxes) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
+// begin begins the copy of a box with its settings.
+func (c *copies) begin(ctx context.Context, k *mail.Broker, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
 	settings, err := box.ParseSettings(m.GetSettings())
 	if err != nil {
 		return err
@@ -201,7 +219,7 @@ func (b *Boxes) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID
 	if settings.Name != m.GetBox() || settings.Kind != want || settings.Handover != (box.Handover{}) {
 		return refusedPart(proto.CodeBadForm, "settings of another box")
 	}
-	if own := b.places.mailbox(strings.TrimPrefix(m.GetBox(), proto.AgentPrefix), b.cfg.Self); want == box.Mailbox && k.Has(own.name) {
+	if own := c.places.mailbox(strings.TrimPrefix(m.GetBox(), proto.AgentPrefix), c.self); want == box.Mailbox && k.Has(own.name) {
 		return refusedPart(proto.CodeDuplicate, "that node has a mailbox of its own with this name")
 	}
 	n := notesOf(settings)
@@ -210,8 +228,8 @@ func (b *Boxes) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID
 	return k.BeginCopy(ctx, settings, box.Handover{ID: id, Peer: from, Generation: m.GetGeneration()})
 }
 
-// addPart adds a part, whose bodies must be here.
-func (b *Boxes) addPart(ctx context.Context, k *mail.Broker, m *proto.BoxPart, id [16]byte) error {
+// add adds a part, whose bodies must be here.
+func (c *copies) add(ctx context.Context, k *mail.Broker, m *proto.BoxPart, id [16]byte) error {
 	piece := mail.Piece{Records: m.GetRecords()}
 	for _, o := range m.GetOrigins() {
 		piece.Origins = append(piece.Origins, proto.PeerID(o))
@@ -220,11 +238,11 @@ func (b *Boxes) addPart(ctx context.Context, k *mail.Broker, m *proto.BoxPart, i
 		if err != nil {
 			return err
 		}
-		if code, detail := b.bodies.stored(l); code != proto.CodeOK {
+		if code, detail := c.bodies.stored(l); code != proto.CodeOK {
 			return refusedPart(code, "mail %s: %s", l.ID, detail)
 		}
 	}
-	if err := b.cfg.Fail(PointCopy); err != nil {
+	if err := c.fail(PointCopy); err != nil {
 		return err
 	}
 	err := k.AddToCopy(ctx, m.GetBox(), id, &piece)
@@ -232,67 +250,67 @@ func (b *Boxes) addPart(ctx context.Context, k *mail.Broker, m *proto.BoxPart, i
 		err = k.EndCopy(ctx, m.GetBox(), id)
 	}
 	if err == nil {
-		err = b.cfg.Fail(PointCopied)
+		err = c.fail(PointCopied)
 	}
 	return err
 }
 
 // comesFrom reports whether a box comes here from a peer now, with the bodies of its mail.
-func (b *Boxes) comesFrom(name string, p proto.PeerID) bool {
-	b.incoming.mu.Lock()
-	defer b.incoming.mu.Unlock()
-	in := b.incoming.all[name]
+func (c *copies) comesFrom(name string, p proto.PeerID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in := c.all[name]
 	return in != nil && in.from == p
 }
 
-func (b *Boxes) dropCopy(ctx context.Context, k *mail.Broker, name string) error {
-	b.incoming.mu.Lock()
-	delete(b.incoming.all, name)
-	b.incoming.mu.Unlock()
+func (c *copies) drop(ctx context.Context, k *mail.Broker, name string) error {
+	c.mu.Lock()
+	delete(c.all, name)
+	c.mu.Unlock()
 	return k.DropCopy(ctx, name)
 }
 
-// followCopy serves the copy of a box whose home this node has become, or drops one that will never
+// follow serves the copy of a box whose home this node has become, or drops one that will never
 // be served.
-func (b *Boxes) followCopy(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
-	home, generation, err := b.parts.Names.HomeOf(name)
-	b.incoming.mu.Lock()
-	in := b.incoming.all[name]
-	comes := in != nil && in.id == h.ID && b.cfg.Clock.Mono()-in.at < copyIdle
-	b.incoming.mu.Unlock()
+func (c *copies) follow(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
+	home, generation, err := c.names.HomeOf(name)
+	c.mu.Lock()
+	in := c.all[name]
+	comes := in != nil && in.id == h.ID && c.clock.Mono()-in.at < copyIdle
+	c.mu.Unlock()
 	switch whole := h.Stage == box.Whole; {
 	case !whole && comes, whole && err != nil, whole && home == h.Peer && generation == h.Generation:
 		return nil
-	case whole && home == b.cfg.Self && generation == h.Generation+1:
-		return b.serveCopy(ctx, k, name, h, generation)
+	case whole && home == c.self && generation == h.Generation+1:
+		return c.serve(ctx, k, name, h, generation)
 	}
-	b.cfg.Logger.Warn("the copy of a box that was to come here is dropped: it will not be served", "box", name, "from", b.parts.Book.NameOf(h.Peer))
-	return b.dropCopy(ctx, k, name)
+	c.log.Warn("the copy of a box that was to come here is dropped: it will not be served", "box", name, "from", c.book.NameOf(h.Peer))
+	return c.drop(ctx, k, name)
 }
 
-// serveCopy serves the copy of a box as the box.
-func (b *Boxes) serveCopy(ctx context.Context, k *mail.Broker, name string, h box.Handover, generation uint64) error {
-	if err := b.cfg.Fail(PointServe); err != nil {
+// serve serves the copy of a box as the box.
+func (c *copies) serve(ctx context.Context, k *mail.Broker, name string, h box.Handover, generation uint64) error {
+	if err := c.fail(PointServe); err != nil {
 		return err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	c.rules.changing.Lock()
+	defer c.rules.changing.Unlock()
 	if err := k.Serve(ctx, name, generation); err != nil {
 		return err
 	}
-	if err := b.rules.read(ctx, k); err != nil {
+	if err := c.rules.read(ctx, k); err != nil {
 		return err
 	}
-	b.cfg.Made()
-	from := b.parts.Book.NameOf(h.Peer)
-	b.cfg.Logger.Info("a box of the mesh was handed over to this node", "box", name, "from", from)
-	return b.cfg.AuditSystem(ctx, kindOf(name)+".take", name+" from "+from)
+	c.made()
+	from := c.book.NameOf(h.Peer)
+	c.log.Info("a box of the mesh was handed over to this node", "box", name, "from", from)
+	return c.auditSystem(ctx, kindOf(name)+".take", name+" from "+from)
 }
 
 // checkComing refuses to make a box that comes from another home, unless that is lost: then what is
 // here of it goes.
-func (b *Boxes) checkComing(ctx context.Context, p place, z *wire.Seize) error {
-	k := b.ledger.broker()
+func (c *copies) checkComing(ctx context.Context, p place, z *wire.Seize) error {
+	k := c.ledger.broker()
 	if k == nil {
 		return nil
 	}
@@ -301,7 +319,7 @@ func (b *Boxes) checkComing(ctx context.Context, p place, z *wire.Seize) error {
 	case !h.IsCopy():
 		return nil
 	case z != nil && z.AcceptLoss:
-		return b.dropCopy(ctx, k, p.name)
+		return c.drop(ctx, k, p.name)
 	}
-	return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, b.parts.Book.NameOf(h.Peer))
+	return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, c.book.NameOf(h.Peer))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -15,35 +16,45 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// Request sends a mail, makes the box for its reply, and waits for that as long as it is asked
-// to. Without a reply there is none in the answer: see [Boxes.Reply]. A mail that was sent
-// before, by its dedupe key or number, is the same request. The error wraps [wire.ErrBounced]
-// if the mail was not delivered.
-func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
+// requests sends requests and waits for their replies. It keeps nothing: those are in reply
+// boxes.
+type requests struct {
+	self     proto.PeerID
+	log      *slog.Logger
+	ledger   *ledgerOpener
+	places   *places
+	rules    *rules
+	composer *composer
+	mailer   *mailer
+	views    *views
+	replies  *replies
+}
+
+// request is [Boxes.Request].
+func (q *requests) request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
 	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", r.Notify != "", time.Duration(r.Wait)); err != nil {
 		return wire.MailReply{}, err
 	}
 	if r.Stream != nil {
 		return wire.MailReply{}, invalid("the body of a request is inline: at most %d bytes", proto.MaxInlineBody)
 	}
-	raw, to, err := b.composer.encode(&r.Mail, proto.LetterObject{})
+	raw, to, err := q.composer.encode(&r.Mail, proto.LetterObject{})
 	if err != nil {
 		return wire.MailReply{}, err
 	}
-	sent, err := b.ask(ctx, raw, to, r.ReplyFrom)
+	sent, err := q.ask(ctx, raw, to, r.ReplyFrom)
 	if err != nil {
 		return wire.MailReply{}, err
 	}
-	return b.reply(ctx, sent, time.Duration(r.Wait))
+	return q.answer(ctx, sent, time.Duration(r.Wait))
 }
 
-// RequestLetter is [Boxes.Request] for a mail that its program has encoded, whose reply is wanted
-// as it is kept: without one its letter is nil.
-func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string, wait time.Duration) (wire.SentMail, mail.Delivery, error) {
-	to, err := b.places.findTarget(string(x.To))
+// requestLetter is [Boxes.RequestLetter].
+func (q *requests) requestLetter(ctx context.Context, x Letter, replyFrom []string, wait time.Duration) (wire.SentMail, mail.Delivery, error) {
+	to, err := q.places.findTarget(string(x.To))
 	var l proto.Letter
 	if err == nil {
-		l, x.Letter, err = b.composer.checkLetter(x.Letter, to)
+		l, x.Letter, err = q.composer.checkLetter(x.Letter, to)
 	}
 	if err == nil {
 		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, l.Flags&proto.LetterTellEnd != 0, wait)
@@ -51,11 +62,11 @@ func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string,
 	if err != nil {
 		return wire.SentMail{}, mail.Delivery{}, err
 	}
-	sent, err := b.ask(ctx, x.Letter, to, replyFrom)
+	sent, err := q.ask(ctx, x.Letter, to, replyFrom)
 	if err != nil {
 		return sent, mail.Delivery{}, err
 	}
-	_, d, err := b.awaitReply(ctx, sent.ID, wait)
+	_, d, err := q.await(ctx, sent.ID, wait)
 	if err != nil || d.Letter == nil {
 		return sent, d, err
 	}
@@ -66,26 +77,26 @@ func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string,
 }
 
 // ask makes the box for the reply to a request and sends its letter.
-func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []string) (sent wire.SentMail, err error) {
+func (q *requests) ask(ctx context.Context, raw []byte, to place, replyFrom []string) (sent wire.SentMail, err error) {
 	l, err := proto.ParseLetter(raw)
 	if err != nil {
 		return sent, err
 	}
 	n := notes{Allow: replyFrom, Request: l.ID.String()}
-	if len(n.Allow) > 0 && to.home != b.cfg.Self {
+	if len(n.Allow) > 0 && to.home != q.self {
 		n.Allow = append(slices.Clone(n.Allow), "peer:"+to.home.String())
 	}
-	reply := b.newReplyPlace()
-	name, err := b.makeReplyBox(ctx, reply, n)
+	reply := q.replies.newPlace()
+	name, err := q.replies.make(ctx, reply, n)
 	if err != nil {
 		return sent, err
 	}
 	if raw, err = requestLetter(l, name); err == nil {
-		sent, err = b.mailer.sendOne(ctx, raw, to, b.composer.mayRelax(l.Flags&proto.LetterRelaxed != 0))
+		sent, err = q.mailer.sendOne(ctx, raw, to, q.composer.mayRelax(l.Flags&proto.LetterRelaxed != 0))
 	}
 	if name == reply.name && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
-		if err := b.dropReplyBox(ctx, name); err != nil {
-			b.cfg.Logger.Warn("a box for a reply was not removed: it is when nobody has read it for an hour", "why", err)
+		if err := q.replies.drop(ctx, name); err != nil {
+			q.log.Warn("a box for a reply was not removed: it is when nobody has read it for an hour", "why", err)
 		}
 	}
 	return sent, err
@@ -117,22 +128,21 @@ func requestLetter(l proto.Letter, replyTo string) ([]byte, error) {
 	return raw, nil
 }
 
-// Reply waits for the reply to a request of this node, as long as it may. Asking changes
-// nothing: for five minutes after the first answer it gives the reply again.
-func (b *Boxes) Reply(ctx context.Context, id string, wait time.Duration) (wire.MailReply, error) {
+// reply is [Boxes.Reply].
+func (q *requests) reply(ctx context.Context, id string, wait time.Duration) (wire.MailReply, error) {
 	if wait < 0 || wait > maxWait {
 		return wire.MailReply{}, invalid("wait %s: must be from 0 to 10 minutes", wire.Duration(wait))
 	}
-	return b.reply(ctx, wire.SentMail{ID: strings.ToLower(id)}, wait)
+	return q.answer(ctx, wire.SentMail{ID: strings.ToLower(id)}, wait)
 }
 
-func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duration) (wire.MailReply, error) {
+func (q *requests) answer(ctx context.Context, sent wire.SentMail, wait time.Duration) (wire.MailReply, error) {
 	out := wire.MailReply{SentMail: sent}
-	p, d, err := b.awaitReply(ctx, sent.ID, wait)
+	p, d, err := q.await(ctx, sent.ID, wait)
 	if err != nil || d.Letter == nil {
 		return out, err
 	}
-	m, err := b.views.received(p, d.Handle.Seq, d.From, d.Letter)
+	m, err := q.views.received(p, d.Handle.Seq, d.From, d.Letter)
 	if err != nil {
 		return out, err
 	}
@@ -143,30 +153,30 @@ func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duratio
 	return out, nil
 }
 
-// awaitReply returns the reply to a request as it is kept, or its bounce; without a letter: none
+// await returns the reply to a request as it is kept, or its bounce; without a letter: none
 // has come in time.
-func (b *Boxes) awaitReply(ctx context.Context, id string, wait time.Duration) (p place, d mail.Delivery, err error) {
-	p, k, err := b.requested(ctx, id)
+func (q *requests) await(ctx context.Context, id string, wait time.Duration) (p place, d mail.Delivery, err error) {
+	p, k, err := q.requested(ctx, id)
 	if err != nil {
 		return p, d, err
 	}
-	b.noteRead(p.name)
-	if d, again, err := b.replyAgain(ctx, k, p); err != nil || again {
+	q.replies.noteRead(p.name)
+	if d, again, err := q.replies.again(ctx, k, p); err != nil || again {
 		return p, d, failure(p, "", err)
 	}
 	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	d, err = b.takeReply(ctx, waiting, k, p)
+	d, err = q.take(ctx, waiting, k, p)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = nil
 	}
 	return p, d, failure(p, "", err)
 }
 
-// takeReply takes the reply from its box when it comes. Of several who wait one does, then the
+// take takes the reply from its box when it comes. Of several who wait one does, then the
 // others are given it again.
-func (b *Boxes) takeReply(ctx, waiting context.Context, k *mail.Broker, p place) (d mail.Delivery, err error) {
-	turn := b.replies.turn(p.name)
+func (q *requests) take(ctx, waiting context.Context, k *mail.Broker, p place) (d mail.Delivery, err error) {
+	turn := q.replies.turn(p.name)
 	select {
 	case turn <- struct{}{}:
 	default:
@@ -177,7 +187,7 @@ func (b *Boxes) takeReply(ctx, waiting context.Context, k *mail.Broker, p place)
 		}
 	}
 	defer func() { <-turn }()
-	if d, again, err := b.replyAgain(ctx, k, p); err != nil || again {
+	if d, again, err := q.replies.again(ctx, k, p); err != nil || again {
 		return d, err
 	}
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Reader: "requester", Credit: 1})
@@ -192,19 +202,19 @@ func (b *Boxes) takeReply(ctx, waiting context.Context, k *mail.Broker, p place)
 	if err != nil || len(given) == 0 { // none: it ended, or was lost with its segment, while it was read
 		return d, err
 	}
-	b.noteGiven(ctx, k, p, given[0])
+	q.replies.noteGiven(ctx, k, p, given[0])
 	return given[0], nil
 }
 
 // requested returns the reply box of a request.
-func (b *Boxes) requested(ctx context.Context, id string) (place, *mail.Broker, error) {
-	k := b.ledger.broker()
+func (q *requests) requested(ctx context.Context, id string) (place, *mail.Broker, error) {
+	k := q.ledger.broker()
 	if k != nil {
-		if _, err := b.rules.known(ctx, k); err != nil {
+		if _, err := q.rules.known(ctx, k); err != nil {
 			return place{}, k, failure(place{}, "", err)
 		}
-		if name, ok := b.replyBoxOf(id); ok {
-			p, err := b.places.find(name)
+		if name, ok := q.replies.boxOf(id); ok {
+			p, err := q.places.find(name)
 			return p, k, err
 		}
 	}

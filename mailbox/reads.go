@@ -7,19 +7,36 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
+// reads is what programs of this node read, here and on other nodes. It keeps nothing: sessions here
+// are the broker's, and those elsewhere are in the exchange with the peer.
+type reads struct {
+	self      proto.PeerID
+	clock     clock.Clock
+	fail      func(point string) error
+	want      func(proto.PeerID)
+	book      *addressbook.Book
+	names     Names
+	ledger    *ledgerOpener
+	places    *places
+	replies   *replies
+	views     *views
+	exchanges *exchanges
+	messages  *messages
+}
+
 const maxWait = 10 * time.Minute // of a Lease for its first mail
 
-// Lease leases mail of a mailbox, whose subscription is "", or of a subscription of a topic.
-// It waits for the first one as long as asked for; without any it returns none. A lease
-// outlives the call: it ends when it is settled or lapses.
-func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
-	p, k, err := b.readable(name, sub)
+// lease is [Boxes.Lease].
+func (r *reads) lease(ctx context.Context, name, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
+	p, k, err := r.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -32,48 +49,46 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
 	}
 	if k == nil {
-		return b.leaseAway(ctx, name, p, sub, l)
+		return r.leaseAway(ctx, name, p, sub, l)
 	}
 	given, err := k.Lease(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)}, time.Duration(l.Wait))
 	if err != nil {
-		return nil, b.atHome(p, failure(p, sub, err))
+		return nil, r.atHome(p, failure(p, sub, err))
 	}
 	if len(given) > 0 {
-		_ = b.cfg.Fail(PointLeased) // who has not got them waits for the end of the lease
+		_ = r.fail(PointLeased) // who has not got them waits for the end of the lease
 	}
-	return b.views.delivered(p, given)
+	return r.views.delivered(p, given)
 }
 
 // A Reader is a session of a program: it reads one subscription, here or on another node, and
 // is given no more than it has credit for.
 type Reader struct {
-	boxes   *Boxes
+	reads   *reads
 	place   place
 	sub     string
 	session session
 }
 
-// Read begins a session with a credit: how many mails may be leased to it at once. Close
-// ends it. At a box of another node it begins when there is a path, and goes on when that
-// breaks; what its home refuses is the error of Next.
-func (b *Boxes) Read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
-	p, k, err := b.readable(name, sub)
+// read is [Boxes.Read].
+func (r *reads) read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
+	p, k, err := r.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
 	if len(l.Reader) > box.MaxReader {
 		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
 	}
-	r := &Reader{boxes: b, place: p, sub: sub}
+	x := &Reader{reads: r, place: p, sub: sub}
 	if k == nil {
-		r.session, err = b.readAway(ctx, name, p, sub, l)
+		x.session, err = r.begin(ctx, name, p, sub, l)
 	} else {
-		r.session, err = b.session(ctx, p, sub, l)
+		x.session, err = r.session(ctx, p, sub, l)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r, nil
+	return x, nil
 }
 
 // at returns where the box is now, and its broker if that is here.
@@ -82,10 +97,10 @@ func (r *Reader) at() (place, *mail.Broker) {
 	if f, ok := r.session.(*followed); ok {
 		_, p = f.current()
 	}
-	if p.home != r.boxes.cfg.Self {
+	if p.home != r.reads.self {
 		return p, nil
 	}
-	return p, r.boxes.ledger.broker()
+	return p, r.reads.ledger.broker()
 }
 
 // Next waits for mail and returns at most n. One goroutine calls it.
@@ -94,18 +109,18 @@ func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) 
 	if err != nil {
 		return nil, r.failure(err)
 	}
-	return r.boxes.views.delivered(r.place, given)
+	return r.reads.views.delivered(r.place, given)
 }
 
 // failure returns why the session has ended in the terms of the API.
 func (r *Reader) failure(err error) error {
 	p, _ := r.at()
-	home, _, unknown := r.boxes.parts.Names.HomeOf(p.name)
+	home, _, unknown := r.reads.names.HomeOf(p.name)
 	if errors.Is(err, mail.ErrGone) && unknown == nil && home != p.home {
 		p.home = home
-		err = fmt.Errorf("%w: the home of %s is %s now", wire.ErrMoved, p.path(r.sub), r.boxes.parts.Book.NameOf(home))
+		err = fmt.Errorf("%w: the home of %s is %s now", wire.ErrMoved, p.path(r.sub), r.reads.book.NameOf(home))
 	}
-	return r.boxes.atHome(p, failure(p, r.sub, err))
+	return r.reads.atHome(p, failure(p, r.sub, err))
 }
 
 // AddCredit lets n more mails be leased at once. A mail that is settled gives its credit
@@ -120,10 +135,9 @@ func (r *Reader) Close(ctx context.Context, broke bool) error {
 	return failure(r.place, r.sub, r.session.Close(ctx, broke))
 }
 
-// Settle settles deliveries. Each has its own result, in the order ack, nack, extend, defer,
-// bounce; what is OK is on disk.
-func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
-	p, k, err := b.readable(name, sub)
+// settle is [Boxes.Settle].
+func (r *reads) settle(ctx context.Context, name, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
+	p, k, err := r.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -131,20 +145,20 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.cfg.Fail(PointSettle); err != nil {
+	if err := r.fail(PointSettle); err != nil {
 		return nil, err
 	}
-	settled, err := b.settleAt(ctx, p, k, sub, what)
-	_ = b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	settled, err := r.settleAt(ctx, p, k, sub, what)
+	_ = r.fail(PointSettled) // it is on disk: nothing can fail any more
 	if err != nil {
 		return nil, err
 	}
-	now := b.cfg.Clock.Now()
+	now := r.clock.Now()
 	items := make([]wire.SettledItem, len(settled))
-	for i, r := range settled {
-		items[i] = wire.SettledItem{Lease: leases[i], Code: settledCodes[r.Code]}
-		if r.Code == proto.CodeOK && what[i].Op == box.Extend {
-			items[i].Until = new(now.Add(r.Lease).UTC())
+	for i, one := range settled {
+		items[i] = wire.SettledItem{Lease: leases[i], Code: settledCodes[one.Code]}
+		if one.Code == proto.CodeOK && what[i].Op == box.Extend {
+			items[i].Until = new(now.Add(one.Lease).UTC())
 		}
 	}
 	return items, nil
@@ -159,10 +173,9 @@ func cutReason(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), box.MaxReason)], "")
 }
 
-// Return gives deliveries back that did not reach their reader: they are delivered again at
-// once, and no attempt is spent.
-func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.DeliveredMail) error {
-	p, k, err := b.readable(name, sub)
+// giveBack is [Boxes.Return].
+func (r *reads) giveBack(ctx context.Context, name, sub string, given []wire.DeliveredMail) error {
+	p, k, err := r.readable(name, sub)
 	if err != nil {
 		return err
 	}
@@ -173,7 +186,7 @@ func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.Deliv
 		}
 		what[i].Op = box.Return
 	}
-	_, err = b.settleAt(ctx, p, k, sub, what)
+	_, err = r.settleAt(ctx, p, k, sub, what)
 	return err
 }
 
@@ -227,4 +240,15 @@ func Settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, er
 		return nil, nil, invalid("%d deliveries at once: the limit is %d", len(what), wire.MaxMailBatch)
 	}
 	return what, leases, nil
+}
+
+// readable is subscribed for what readers do, who may be at a box of another node: then there
+// is no broker.
+func (r *reads) readable(name, sub string) (place, *mail.Broker, error) {
+	p, err := r.places.find(name)
+	if err != nil || p.home == r.self {
+		r.replies.noteRead(p.name)
+		return r.places.subscribed(name, sub)
+	}
+	return p, nil, p.checkSub(sub)
 }

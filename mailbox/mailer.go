@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"errors"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
@@ -165,3 +166,6 @@ func (m *mailer) sendOne(ctx context.Context, raw []byte, to place, relaxed bool
 	}
 	return m.sentMail(to, results[0], relaxed)
 }
+
+// errKnown is why a mail that was here before does not need its body again.
+var errKnown = errors.New("mailbox: the mail is known")

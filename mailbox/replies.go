@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
@@ -37,8 +39,16 @@ const (
 	replyBytes    = 64 << 20
 )
 
-// replies are the reply boxes of a node.
+// replies are the reply boxes of a node: the boxes are in the ledger, and who was given what in
+// their settings too.
 type replies struct {
+	self   proto.PeerID
+	clock  clock.Clock
+	log    *slog.Logger
+	ledger *ledgerOpener
+	places *places
+	rules  *rules
+
 	mu    sync.Mutex
 	given map[string]givenReply    // to their requesters since the start
 	read  map[string]time.Duration // monotonic times when somebody asked for what is in them last
@@ -51,23 +61,22 @@ type givenReply struct {
 	handle box.Handle
 }
 
-// NewReplyBox makes a box for the replies to the requests of a program, which names it in
-// reply_to and reads it as any mailbox. It is removed when nobody has read it for an hour.
-func (b *Boxes) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
-	p := b.newReplyPlace()
-	_, err := b.makeReplyBox(ctx, p, notes{Allow: r.ReplyFrom})
+// newReplyBox is [Boxes.NewReplyBox].
+func (q *requests) newReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
+	p := q.replies.newPlace()
+	_, err := q.replies.make(ctx, p, notes{Allow: r.ReplyFrom})
 	return wire.ReplyBox{Box: p.text}, err
 }
 
-func (b *Boxes) newReplyPlace() place {
+func (r *replies) newPlace() place {
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // it never fails
-	return b.places.mailbox(wire.ReplyBoxName(secret), b.cfg.Self)
+	return r.places.mailbox(wire.ReplyBoxName(secret), r.self)
 }
 
-// makeReplyBox makes the box for replies p, unless the request of the notes has one already, and
+// make makes the box for replies p, unless the request of the notes has one already, and
 // returns the name of the box in the ledger.
-func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, error) {
+func (r *replies) make(ctx context.Context, p place, n notes) (string, error) {
 	if len(n.Allow) == 0 {
 		n.Allow = []string{"*"}
 	}
@@ -77,32 +86,32 @@ func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, err
 	if err := inbox.CheckAllow(n.Allow); err != nil {
 		return "", invalid("reply_from: %v", err)
 	}
-	k, err := b.ledger.open()
+	k, err := r.ledger.open()
 	if err != nil {
 		return "", err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
-	if _, err := b.rules.known(ctx, k); err != nil {
+	r.rules.changing.Lock()
+	defer r.rules.changing.Unlock()
+	if _, err := r.rules.known(ctx, k); err != nil {
 		return "", failure(place{}, "", err)
 	}
-	if name, ok := b.replyBoxOf(n.Request); ok { // of a request that was sent before, or cut off
+	if name, ok := r.boxOf(n.Request); ok { // of a request that was sent before, or cut off
 		return name, nil
 	}
-	if err := b.makeReplySpace(ctx, k); err != nil {
+	if err := r.makeSpace(ctx, k); err != nil {
 		return "", err
 	}
 	s := box.BoxSettings{Name: p.name, Kind: box.Mailbox, Mails: replyMails, Bytes: replyBytes, Once: true, Notes: n.encode()}
 	if err := k.SetBox(ctx, s); err != nil {
 		return "", failure(p, "", err)
 	}
-	return p.name, failure(p, "", b.rules.read(ctx, k))
+	return p.name, failure(p, "", r.rules.read(ctx, k))
 }
 
-// replyBoxOf returns the name in the ledger of the box for the reply to a request. The rules of
+// boxOf returns the name in the ledger of the box for the reply to a request. The rules of
 // the boxes are known.
-func (b *Boxes) replyBoxOf(id string) (name string, ok bool) {
-	for name, n := range b.rules.get() {
+func (r *replies) boxOf(id string) (name string, ok bool) {
+	for name, n := range r.rules.get() {
 		if n.Request == id && id != "" {
 			return name, true
 		}
@@ -110,29 +119,29 @@ func (b *Boxes) replyBoxOf(id string) (name string, ok bool) {
 	return "", false
 }
 
-// makeReplySpace removes the reply box whose reply was given the longest ago if there are too
+// makeSpace removes the reply box whose reply was given the longest ago if there are too
 // many.
-func (b *Boxes) makeReplySpace(ctx context.Context, k *mail.Broker) error {
-	names := b.replyBoxes()
+func (r *replies) makeSpace(ctx context.Context, k *mail.Broker) error {
+	names := r.names()
 	if len(names) < MaxReplyBoxes {
 		return nil
 	}
 	oldest, first := "", time.Duration(0)
 	for _, name := range names {
-		if g, ok := b.givenOf(name); ok && (oldest == "" || g.at < first) {
+		if g, ok := r.givenOf(name); ok && (oldest == "" || g.at < first) {
 			oldest, first = name, g.at
 		}
 	}
 	if oldest == "" {
 		return fmt.Errorf("%w: %d requests of this node wait for their replies, the limit", wire.ErrFull, len(names))
 	}
-	return failure(place{}, "", b.removeReplyBox(ctx, k, oldest))
+	return failure(place{}, "", r.remove(ctx, k, oldest))
 }
 
-// replyBoxes returns the names of the reply boxes in the ledger.
-func (b *Boxes) replyBoxes() (names []string) {
-	for name := range b.rules.get() {
-		if b.places.isReplyBox(name) {
+// names returns the names of the reply boxes in the ledger.
+func (r *replies) names() (names []string) {
+	for name := range r.rules.get() {
+		if r.places.isReplyBox(name) {
 			names = append(names, name)
 		}
 	}
@@ -140,13 +149,13 @@ func (b *Boxes) replyBoxes() (names []string) {
 }
 
 // givenOf returns which reply of a box its requester was given.
-func (b *Boxes) givenOf(name string) (g givenReply, ok bool) {
-	b.replies.mu.Lock()
-	defer b.replies.mu.Unlock()
-	if g, ok = b.replies.given[name]; ok {
+func (r *replies) givenOf(name string) (g givenReply, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g, ok = r.given[name]; ok {
 		return g, true
 	}
-	h, err := box.ParseHandle(b.rules.get()[name].Given)
+	h, err := box.ParseHandle(r.rules.get()[name].Given)
 	return givenReply{handle: h}, err == nil
 }
 
@@ -163,25 +172,25 @@ func (r *replies) turn(name string) chan struct{} {
 // noteGiven notes which reply of a box its requester is given, also for the next start: then it
 // is done, and kept to be given again. If the disk takes no more, only for this one: the reply is
 // given all the same. One with a large body, which is not kept with it, is done with its box.
-func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, d mail.Delivery) {
-	b.replies.mu.Lock()
-	b.replies.given[p.name] = givenReply{b.cfg.Clock.Mono(), d.Handle}
-	b.replies.mu.Unlock()
+func (r *replies) noteGiven(ctx context.Context, k *mail.Broker, p place, d mail.Delivery) {
+	r.mu.Lock()
+	r.given[p.name] = givenReply{r.clock.Mono(), d.Handle}
+	r.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	kept, err := b.keepGiven(ctx, k, p, d.Handle)
+	kept, err := r.keepGiven(ctx, k, p, d.Handle)
 	if l, bad := proto.ParseLetter(d.Letter); kept && bad == nil && l.Object.IsZero() {
 		err = endGiven(ctx, k, p.name, d.Handle)
 	}
 	if err != nil {
-		b.cfg.Logger.Warn("a reply was given; a restart of the node may forget that", "box", p.text, "why", err)
+		r.log.Warn("a reply was given; a restart of the node may forget that", "box", p.text, "why", err)
 	}
 }
 
 // keepGiven writes to the settings of a reply box, if it is still there, which reply was given.
-func (b *Boxes) keepGiven(ctx context.Context, k *mail.Broker, p place, given box.Handle) (kept bool, err error) {
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
-	now, err := b.settings(ctx, k, p, "")
+func (r *replies) keepGiven(ctx context.Context, k *mail.Broker, p place, given box.Handle) (kept bool, err error) {
+	r.rules.changing.Lock()
+	defer r.rules.changing.Unlock()
+	now, err := settingsOf(ctx, k, p, "")
 	if err != nil || !now.exists {
 		return false, err
 	}
@@ -189,7 +198,7 @@ func (b *Boxes) keepGiven(ctx context.Context, k *mail.Broker, p place, given bo
 	n.Given = given.String()
 	now.box.Notes, now.box.Keep = n.encode(), givenKept
 	if err = k.SetBox(ctx, now.box); err == nil {
-		err = b.rules.read(ctx, k)
+		err = r.rules.read(ctx, k)
 	}
 	return err == nil, err
 }
@@ -203,20 +212,20 @@ func endGiven(ctx context.Context, k *mail.Broker, name string, given box.Handle
 	return err
 }
 
-// replyAgain returns the reply that the requester was given before, while it is there.
-func (b *Boxes) replyAgain(ctx context.Context, k *mail.Broker, p place) (d mail.Delivery, ok bool, err error) {
-	g, ok := b.givenOf(p.name)
+// again returns the reply that the requester was given before, while it is there.
+func (r *replies) again(ctx context.Context, k *mail.Broker, p place) (d mail.Delivery, ok bool, err error) {
+	g, ok := r.givenOf(p.name)
 	if !ok {
 		return d, false, nil
 	}
-	var r box.Kept
+	var kept box.Kept
 	if err := k.View(ctx, func(s *box.State) {
 		id, _ := s.Find(p.name)
-		r, ok = s.Record(id, g.handle.Seq)
+		kept, ok = s.Record(id, g.handle.Seq)
 	}); err != nil || !ok {
 		return d, false, err
 	}
-	m, from, err := k.MailOf(ctx, r)
+	m, from, err := k.MailOf(ctx, kept)
 	if errors.Is(err, store.ErrNotFound) {
 		return d, false, nil
 	}
@@ -225,27 +234,27 @@ func (b *Boxes) replyAgain(ctx context.Context, k *mail.Broker, p place) (d mail
 
 // noteRead notes that somebody on this node reads a box, if it is a reply box: a program that
 // asks now and then has no session in between.
-func (b *Boxes) noteRead(name string) {
-	if _, is := b.rules.get()[name]; !is || !b.places.isReplyBox(name) {
+func (r *replies) noteRead(name string) {
+	if _, is := r.rules.get()[name]; !is || !r.places.isReplyBox(name) {
 		return
 	}
-	b.replies.mu.Lock()
-	defer b.replies.mu.Unlock()
-	b.replies.read[name] = b.cfg.Clock.Mono()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.read[name] = r.clock.Mono()
 }
 
-// dropReplyBox removes a reply box that no letter names.
-func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
-	k := b.ledger.broker()
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
-	return b.removeReplyBox(context.WithoutCancel(ctx), k, name)
+// drop removes a reply box that no letter names.
+func (r *replies) drop(ctx context.Context, name string) error {
+	k := r.ledger.broker()
+	r.rules.changing.Lock()
+	defer r.rules.changing.Unlock()
+	return r.remove(context.WithoutCancel(ctx), k, name)
 }
 
-// removeReplyBox removes a reply box. The reply that its requester was given is done, at the latest
+// remove removes a reply box. The reply that its requester was given is done, at the latest
 // now. What nobody took ends, and who sent it is told.
-func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string) error {
-	if g, ok := b.givenOf(name); ok { // if somebody else was given it since, this does not count
+func (r *replies) remove(ctx context.Context, k *mail.Broker, name string) error {
+	if g, ok := r.givenOf(name); ok { // if somebody else was given it since, this does not count
 		if err := endGiven(ctx, k, name, g.handle); err != nil && !errors.Is(err, box.ErrNotFound) {
 			return err
 		}
@@ -253,15 +262,15 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	if err := k.RemoveBox(ctx, name); err != nil && !errors.Is(err, box.ErrNotFound) {
 		return err
 	}
-	if err := b.rules.read(ctx, k); err != nil {
+	if err := r.rules.read(ctx, k); err != nil {
 		return err
 	}
-	rules := b.rules.get()
-	b.replies.mu.Lock()
-	defer b.replies.mu.Unlock()
-	forgetRemoved(b.replies.given, rules)
-	forgetRemoved(b.replies.read, rules)
-	forgetRemoved(b.replies.turns, rules)
+	rules := r.rules.get()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	forgetRemoved(r.given, rules)
+	forgetRemoved(r.read, rules)
+	forgetRemoved(r.turns, rules)
 	return nil
 }
 
@@ -271,8 +280,8 @@ func forgetRemoved[V any](noted map[string]V, rules map[string]notes) {
 	maps.DeleteFunc(noted, func(name string, _ V) bool { _, there := rules[name]; return !there })
 }
 
-// sweepReplies removes reply boxes that nobody reads, until ctx is done.
-func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
+// sweep removes reply boxes that nobody reads, until ctx is done.
+func (r *replies) sweep(ctx context.Context, k *mail.Broker) {
 	tick := time.NewTicker(replySweep)
 	defer tick.Stop()
 	read := map[string]time.Duration{} // when they were read last, or found
@@ -282,44 +291,44 @@ func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
 			return
 		case <-tick.C:
 		}
-		names := b.replyBoxes()
+		names := r.names()
 		maps.DeleteFunc(read, func(name string, _ time.Duration) bool { return !slices.Contains(names, name) })
 		if len(names) == 0 {
 			continue
 		}
-		over, err := b.unread(ctx, k, names, read)
+		over, err := r.unread(ctx, k, names, read)
 		for _, name := range over { // one that fails keeps none of the others
-			b.rules.changing.Lock()
-			err = errors.Join(err, b.removeReplyBox(ctx, k, name))
-			b.rules.changing.Unlock()
+			r.rules.changing.Lock()
+			err = errors.Join(err, r.remove(ctx, k, name))
+			r.rules.changing.Unlock()
 		}
 		if err != nil && ctx.Err() == nil {
-			b.cfg.Logger.Warn("boxes for replies were not removed; it is tried again", "why", err)
+			r.log.Warn("boxes for replies were not removed; it is tried again", "why", err)
 		}
 	}
 }
 
 // readAt returns when somebody asked for what is in a reply box last.
-func (b *Boxes) readAt(name string) time.Duration {
-	b.replies.mu.Lock()
-	defer b.replies.mu.Unlock()
-	return b.replies.read[name]
+func (r *replies) readAt(name string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read[name]
 }
 
 // unread returns which reply boxes nobody has read for long.
-func (b *Boxes) unread(ctx context.Context, k *mail.Broker, names []string, read map[string]time.Duration) (over []string, err error) {
-	now := b.cfg.Clock.Mono()
+func (r *replies) unread(ctx context.Context, k *mail.Broker, names []string, read map[string]time.Duration) (over []string, err error) {
+	now := r.clock.Mono()
 	err = k.View(ctx, func(s *box.State) {
 		for _, name := range names {
 			id, _ := s.Find(name)
 			u, _ := s.SubInfo(id, boxSub(s, id))
 			last, seen := read[name]
-			last = max(last, b.readAt(name))
+			last = max(last, r.readAt(name))
 			if len(u.Readers) > 0 || !seen {
 				read[name] = now
 				continue
 			}
-			g, given := b.givenOf(name)
+			g, given := r.givenOf(name)
 			if now-last >= replyKept || given && now-max(g.at, last) >= replyGiven {
 				over = append(over, name)
 			}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -29,6 +31,13 @@ const (
 
 // fetches are the bodies that programs of this node wait for.
 type fetches struct {
+	log    *slog.Logger
+	book   *addressbook.Book
+	bodies *letterBodies
+	views  *views
+	lookup *lookup
+	reads  *reads
+
 	mu  sync.Mutex
 	all map[fetchKey]*fetch
 }
@@ -69,10 +78,10 @@ func (f *fetches) begin(key fetchKey) (x *fetch, end func()) {
 	}
 }
 
-// fetchBody opens the body of a mail that is leased at another node, when it has come from there.
+// fetch opens the body of a mail that is leased at another node, when it has come from there.
 // The lease is extended meanwhile.
-func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle) (io.ReadCloser, wire.ReceivedMail, error) {
-	x, end := b.fetches.begin(fetchKey{p.home, p.name, h.Seq})
+func (f *fetches) fetch(ctx context.Context, p place, sub string, h box.Handle) (io.ReadCloser, wire.ReceivedMail, error) {
+	x, end := f.begin(fetchKey{p.home, p.name, h.Seq})
 	defer end()
 	start := time.NewTimer(fetchStart)
 	defer start.Stop()
@@ -81,7 +90,7 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 	none := wire.ReceivedMail{}
 	offered := x.offered
 	for {
-		settled, err := b.settleAt(ctx, p, nil, sub, []mail.Settlement{{Handle: h, Op: box.Extend, Delay: fetchLease}})
+		settled, err := f.reads.settleAt(ctx, p, nil, sub, []mail.Settlement{{Handle: h, Op: box.Extend, Delay: fetchLease}})
 		switch {
 		case err != nil:
 			return nil, none, err
@@ -96,12 +105,12 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 				if x.err != nil {
 					return nil, none, x.err
 				}
-				return b.openFetched(p, h, x.letter)
+				return f.open(p, h, x.letter)
 			case <-offered:
 				offered = nil
 				start.Stop()
 			case <-start.C:
-				return nil, none, timeoutError(fmt.Sprintf("%s does not send the body within %s: read it there, or try again", b.parts.Book.NameOf(p.home), fetchStart))
+				return nil, none, timeoutError(fmt.Sprintf("%s does not send the body within %s: read it there, or try again", f.book.NameOf(p.home), fetchStart))
 			case <-ctx.Done():
 				return nil, none, ctx.Err()
 			case <-again.C:
@@ -111,9 +120,9 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 	}
 }
 
-// openFetched opens a body that came from another node.
-func (b *Boxes) openFetched(p place, h box.Handle, letter []byte) (io.ReadCloser, wire.ReceivedMail, error) {
-	m, err := b.views.received(p, h.Seq, p.home, letter)
+// open opens a body that came from another node.
+func (f *fetches) open(p place, h box.Handle, letter []byte) (io.ReadCloser, wire.ReceivedMail, error) {
+	m, err := f.views.received(p, h.Seq, p.home, letter)
 	if err != nil {
 		return nil, m, err
 	}
@@ -121,13 +130,12 @@ func (b *Boxes) openFetched(p place, h box.Handle, letter []byte) (io.ReadCloser
 	if err != nil {
 		return nil, m, err
 	}
-	body, err := b.bodies.open(&l)
+	body, err := f.bodies.open(&l)
 	return body, m, err
 }
 
-// wantsDelivered returns NEED_BODY for the body of a mail at a peer that a program waits for.
-func (b *Boxes) wantsDelivered(from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string) {
-	f := &b.fetches
+// wants returns NEED_BODY for the body of a mail at a peer that a program waits for.
+func (f *fetches) wants(from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := f.all[fetchKey{from, m.Box, m.Seq}]
@@ -138,12 +146,11 @@ func (b *Boxes) wantsDelivered(from proto.PeerID, m proto.OfferedMail, l *proto.
 		x.begun = true
 		close(x.offered)
 	}
-	return b.bodies.stored(l)
+	return f.bodies.stored(l)
 }
 
-// Received says what became of the body of an offered mail: it is here, or why it is not.
-func (b *Boxes) Received(from proto.PeerID, m proto.OfferedMail, code proto.Code, detail string) {
-	f := &b.fetches
+// received is [Boxes.Received].
+func (f *fetches) received(from proto.PeerID, m proto.OfferedMail, code proto.Code, detail string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := fetchKey{from, m.Box, m.Seq}
@@ -180,20 +187,20 @@ func (x *exchange) offerBodies(k *mail.Broker, p place, what []mail.Settlement, 
 }
 
 // sendOffers sends a peer the bodies that its programs wait for.
-func (b *Boxes) sendOffers(ctx context.Context, peer proto.PeerID, x *exchange) error {
+func (f *fetches) sendOffers(ctx context.Context, peer proto.PeerID, x *exchange) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case o := <-x.offers:
-			if err := b.sendOffer(ctx, peer, o); err != nil && ctx.Err() == nil {
-				b.cfg.Logger.Debug("could not send the body of a mail to its reader", "to", peer, "box", o.place.text, "seq", o.seq, "why", err)
+			if err := f.sendOffer(ctx, peer, o); err != nil && ctx.Err() == nil {
+				f.log.Debug("could not send the body of a mail to its reader", "to", peer, "box", o.place.text, "seq", o.seq, "why", err)
 			}
 		}
 	}
 }
 
-func (b *Boxes) sendOffer(ctx context.Context, peer proto.PeerID, o bodyOffer) error {
+func (f *fetches) sendOffer(ctx context.Context, peer proto.PeerID, o bodyOffer) error {
 	var r box.Kept
 	if err := o.broker.View(ctx, func(s *box.State) {
 		if id, _ := s.Find(o.place.name); s.HasObject(id, o.seq) {
@@ -214,5 +221,24 @@ func (b *Boxes) sendOffer(ctx context.Context, peer proto.PeerID, o bodyOffer) e
 	if err != nil {
 		return err
 	}
-	return b.bodies.sender.Send(ctx, peer, offer, l.Object.File())
+	return f.bodies.sender.Send(ctx, peer, offer, l.Object.File())
+}
+
+// deliveredBody is [Boxes.DeliveredBody].
+func (f *fetches) deliveredBody(ctx context.Context, name, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
+	p, k, err := f.reads.readable(name, sub)
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	h, err := box.ParseHandle(lease)
+	switch {
+	case err != nil:
+		err = invalid("lease %.64q: must be what a delivery names, such as 88121.1795212606.4", lease)
+	case k == nil:
+		return f.fetch(ctx, p, sub, h)
+	}
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	return f.lookup.open(ctx, k, p, h.Seq)
 }

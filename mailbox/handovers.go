@@ -5,8 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -28,7 +31,7 @@ import (
 //
 // The deed decides. Before it, the old home lets the box go on when anything fails, and after a
 // restart; the copy is of no use then, and goes. After it, the new home has a copy that is whole
-// and the old one serves nobody, whatever dies; what is missing then is done by [Boxes.follow]. If
+// and the old one serves nobody, whatever dies; what is missing then is done by [homes.follow]. If
 // the new home has lost the copy, with its disk, the old home sends its mail on as mail.
 //
 // Of a box nothing is lost on the way: mails with their sequences, what is kept, dead letters,
@@ -44,59 +47,79 @@ const (
 	serveWait  = 15 * time.Second       // wait for the next home to serve the box, before that goes on in the background
 )
 
+// handovers hands boxes of this node over to other homes.
+type handovers struct {
+	self      proto.PeerID
+	log       *slog.Logger
+	fail      func(point string) error
+	audit     func(ctx context.Context, action, what string) error
+	want      func(proto.PeerID)
+	renamed   chan struct{}                                                                              // names of the mesh have other homes: lets homes look
+	moved     func(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error // see [homes.tellMoved]
+	book      *addressbook.Book
+	names     Names
+	places    *places
+	rules     *rules
+	bodies    *letterBodies
+	exchanges *exchanges
+	messages  *messages
+
+	mu  sync.Mutex
+	all map[string]*handing // of boxes that are handed over from here, by name; under mu
+}
+
 // A handing is a handover of a box of this node, or a question about one.
 type handing struct {
 	id      [16]byte
 	answers chan *proto.BoxTaken
 }
 
-// Handoff hands a mailbox or topic of the mesh over to another member, with all that it has. When
-// it returns, that member is the home. An error before that leaves the box as it was.
-func (b *Boxes) Handoff(ctx context.Context, name, to string) (wire.MovedBox, error) {
-	p, k, err := b.places.existing(name)
+// handOff is [Boxes.Handoff].
+func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox, error) {
+	p, k, err := t.places.existing(name)
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
-	next, err := b.nextHome(k, p, to)
+	next, err := t.nextHome(k, p, to)
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
 	h := box.Handover{Peer: next, Generation: p.generation}
 	_, _ = rand.Read(h.ID[:]) // it never fails
-	x, ok := b.beginHanding(p.name, h.ID)
+	x, ok := t.begin(p.name, h.ID)
 	if !ok {
 		return wire.MovedBox{}, fmt.Errorf("%w: %s is being handed over", wire.ErrRefused, p.text)
 	}
-	defer b.endHanding(p.name)
-	if err := b.cfg.Audit(ctx, p.kind+".handoff", p.text+" to "+b.parts.Book.NameOf(next)); err != nil {
+	defer t.end(p.name)
+	if err := t.audit(ctx, p.kind+".handoff", p.text+" to "+t.book.NameOf(next)); err != nil {
 		return wire.MovedBox{}, err
 	}
 	after := context.WithoutCancel(ctx)
-	mails, err := b.copyTo(ctx, k, p, h, x)
+	mails, err := t.copyTo(ctx, k, p, h, x)
 	if err != nil {
-		b.keep(after, k, p, h)
+		t.keep(after, k, p, h)
 		return wire.MovedBox{}, fmt.Errorf("hand over %s: it stays here: %w", p.text, handoffFailure(p, err))
 	}
-	if err := b.parts.Names.HandOff(after, p.name, next); err != nil {
-		defer signal(b.renamed) // what is on disk decides
+	if err := t.names.HandOff(after, p.name, next); err != nil {
+		defer signal(t.renamed) // what is on disk decides
 		return wire.MovedBox{}, fmt.Errorf("hand over %s: %w", p.text, err)
 	}
-	moved := wire.MovedBox{Box: p.text, Home: b.parts.Book.NameOf(next), Generation: p.generation + 1, Mails: mails}
+	moved := wire.MovedBox{Box: p.text, Home: t.book.NameOf(next), Generation: p.generation + 1, Mails: mails}
 	serving, stop := context.WithTimeout(after, serveWait)
 	defer stop()
 	for !moved.Served && serving.Err() == nil {
-		state, err := b.askServed(serving, p.name, h, x)
+		state, err := t.askServed(serving, p.name, h, x)
 		if moved.Served = err == nil && state == proto.CopyServed; moved.Served {
-			return moved, b.handedOff(after, k, p.name, h)
+			return moved, t.leave(after, k, p.name, h)
 		}
 		pause(serving, partBusy)
 	}
-	signal(b.renamed)
+	signal(t.renamed)
 	return moved, nil
 }
 
 // nextHome returns the member that is to be the home of a box, if it and the box may be.
-func (b *Boxes) nextHome(k *mail.Broker, p place, to string) (proto.PeerID, error) {
+func (t *handovers) nextHome(k *mail.Broker, p place, to string) (proto.PeerID, error) {
 	switch {
 	case !k.Has(p.name):
 		return proto.PeerID{}, noBox(p, "")
@@ -107,35 +130,35 @@ func (b *Boxes) nextHome(k *mail.Broker, p place, to string) (proto.PeerID, erro
 	case k.HandoverOf(p.name).IsLeaving():
 		return proto.PeerID{}, fmt.Errorf("%w: %s is being handed over", wire.ErrRefused, p.text)
 	}
-	m, err := b.parts.Book.Find(to)
+	m, err := t.book.Find(to)
 	if err != nil {
 		return proto.PeerID{}, err
 	}
-	return m.Peer, b.parts.Names.MayTake(p.name, m.Peer)
+	return m.Peer, t.names.MayTake(p.name, m.Peer)
 }
 
-func (b *Boxes) beginHanding(name string, id [16]byte) (*handing, bool) {
-	b.handing.Lock()
-	defer b.handing.Unlock()
-	if b.handings[name] != nil {
+func (t *handovers) begin(name string, id [16]byte) (*handing, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all[name] != nil {
 		return nil, false
 	}
 	x := &handing{id: id, answers: make(chan *proto.BoxTaken, 1)}
-	b.handings[name] = x
+	t.all[name] = x
 	return x, true
 }
 
-func (b *Boxes) endHanding(name string) {
-	b.handing.Lock()
-	defer b.handing.Unlock()
-	delete(b.handings, name)
+func (t *handovers) end(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, name)
 }
 
 // copyTo lets a box be still and copies it to its next home. It returns how many mails wait in it.
-func (b *Boxes) copyTo(ctx context.Context, k *mail.Broker, p place, h box.Handover, x *handing) (mails int, err error) {
-	b.rules.changing.Lock()
+func (t *handovers) copyTo(ctx context.Context, k *mail.Broker, p place, h box.Handover, x *handing) (mails int, err error) {
+	t.rules.changing.Lock()
 	settings, err := k.Stand(ctx, p.name, h)
-	b.rules.changing.Unlock()
+	t.rules.changing.Unlock()
 	if err != nil {
 		return 0, err
 	}
@@ -151,43 +174,43 @@ func (b *Boxes) copyTo(ctx context.Context, k *mail.Broker, p place, h box.Hando
 		return 0, err
 	}
 	settings.Handover = box.Handover{}
-	first := b.part(p.name, h)
+	first := t.part(p.name, h)
 	first.Number, first.Settings = 1, box.AppendBox(nil, 0, &settings)
-	if _, err := b.askPart(ctx, h.Peer, first, x); err != nil {
+	if _, err := t.ask(ctx, h.Peer, first, x); err != nil {
 		return 0, err
 	}
 	piece, err := c.Next(ctx)
 	for number := uint64(2); err == nil; number++ {
-		m := b.part(p.name, h)
+		m := t.part(p.name, h)
 		m.Number, m.Records = number, piece.Records
 		for _, o := range piece.Origins {
 			m.Origins = append(m.Origins, o[:])
 		}
-		if err := b.sendPieceBodies(ctx, p.name, h.Peer, piece.Bodies); err != nil {
+		if err := t.sendBodies(ctx, p.name, h.Peer, piece.Bodies); err != nil {
 			return 0, err
 		}
 		if piece, err = c.Next(ctx); err != nil {
 			break
 		}
 		m.Last = len(piece.Records) == 0
-		if err := b.cfg.Fail(PointPart); err != nil {
+		if err := t.fail(PointPart); err != nil {
 			return 0, err
 		}
-		if _, err := b.askPart(ctx, h.Peer, m, x); err != nil || m.Last {
+		if _, err := t.ask(ctx, h.Peer, m, x); err != nil || m.Last {
 			return mails, err
 		}
 	}
 	return 0, err
 }
 
-func (b *Boxes) part(name string, h box.Handover) *proto.BoxPart {
+func (t *handovers) part(name string, h box.Handover) *proto.BoxPart {
 	return &proto.BoxPart{Box: name, Handover: h.ID[:], Generation: h.Generation}
 }
 
-// sendPieceBodies sends the next home the bodies of mails.
-func (b *Boxes) sendPieceBodies(ctx context.Context, name string, to proto.PeerID, letters [][]byte) error {
+// sendBodies sends the next home the bodies of mails.
+func (t *handovers) sendBodies(ctx context.Context, name string, to proto.PeerID, letters [][]byte) error {
 	for _, raw := range letters {
-		err := b.bodies.send(ctx, to, &mail.MissingBody{Box: name, Letter: raw})
+		err := t.bodies.send(ctx, to, &mail.MissingBody{Box: name, Letter: raw})
 		if l, e := proto.ParseLetter(raw); err != nil && e == nil {
 			return fmt.Errorf("the body of mail %s: %w", l.ID, err)
 		}
@@ -195,16 +218,16 @@ func (b *Boxes) sendPieceBodies(ctx context.Context, name string, to proto.PeerI
 	return nil
 }
 
-// askPart sends the next home a part until it answers.
-func (b *Boxes) askPart(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, partAnswer, fmt.Errorf("%w: %s does not answer: it may not be connected, or of an older version", wire.ErrRefused, b.parts.Book.NameOf(to)))
+// ask sends the next home a part until it answers.
+func (t *handovers) ask(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, partAnswer, fmt.Errorf("%w: %s does not answer: it may not be connected, or of an older version", wire.ErrRefused, t.book.NameOf(to)))
 	defer stop()
-	b.parts.Want(to)
+	t.want(to)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case b.exchange(to).parts <- m:
+		case t.exchanges.with(to).parts <- m:
 		}
 		a, err := x.answer(ctx, m.GetNumber())
 		switch {
@@ -214,7 +237,7 @@ func (b *Boxes) askPart(ctx context.Context, to proto.PeerID, m *proto.BoxPart, 
 		case a.GetCode() == proto.CodeBusy:
 			pause(ctx, partBusy)
 		case a.GetCode() != proto.CodeOK:
-			return nil, &mail.RefusedError{Code: a.GetCode(), Detail: b.parts.Book.NameOf(to) + ": " + a.GetDetail()}
+			return nil, &mail.RefusedError{Code: a.GetCode(), Detail: t.book.NameOf(to) + ": " + a.GetDetail()}
 		default:
 			return a, nil
 		}
@@ -240,30 +263,30 @@ func (x *handing) answer(ctx context.Context, number uint64) (*proto.BoxTaken, e
 }
 
 // askServed asks the next home how far the copy of a box is.
-func (b *Boxes) askServed(ctx context.Context, name string, h box.Handover, x *handing) (proto.CopyState, error) {
-	a, err := b.askPart(ctx, h.Peer, b.part(name, h), x)
+func (t *handovers) askServed(ctx context.Context, name string, h box.Handover, x *handing) (proto.CopyState, error) {
+	a, err := t.ask(ctx, h.Peer, t.part(name, h), x)
 	return a.GetState(), err
 }
 
 // keep lets a box go on here that is not handed over, and tells the other node, which may not hear
 // it: then it drops its copy later.
-func (b *Boxes) keep(ctx context.Context, k *mail.Broker, p place, h box.Handover) {
-	b.rules.changing.Lock()
+func (t *handovers) keep(ctx context.Context, k *mail.Broker, p place, h box.Handover) {
+	t.rules.changing.Lock()
 	err := k.SetHandover(ctx, p.name, box.Handover{})
-	b.rules.changing.Unlock()
+	t.rules.changing.Unlock()
 	if err != nil {
-		b.cfg.Logger.Warn("a box that is not handed over could not go on yet", "box", p.text, "why", err)
+		t.log.Warn("a box that is not handed over could not go on yet", "box", p.text, "why", err)
 	}
-	m := b.part(p.name, h)
+	m := t.part(p.name, h)
 	m.Dropped = true
 	select {
-	case b.exchange(h.Peer).parts <- m:
+	case t.exchanges.with(h.Peer).parts <- m:
 	default: // the peer is not connected
 	}
 }
 
-// handedOff removes a box that its new home serves.
-func (b *Boxes) handedOff(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
+// leave removes a box that its new home serves.
+func (t *handovers) leave(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
 	mails := 0
 	if err := k.View(ctx, func(s *box.State) {
 		id, _ := s.Find(name)
@@ -272,15 +295,15 @@ func (b *Boxes) handedOff(ctx context.Context, k *mail.Broker, name string, h bo
 	}); err != nil {
 		return err
 	}
-	if err := b.cfg.Fail(PointLeave); err != nil {
+	if err := t.fail(PointLeave); err != nil {
 		return err
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	t.rules.changing.Lock()
+	defer t.rules.changing.Unlock()
 	if err := k.Leave(ctx, name); err != nil {
 		return err
 	}
-	return b.tellMoved(ctx, k, name, h.Peer, mails)
+	return t.moved(ctx, k, name, h.Peer, mails)
 }
 
 // handoffFailure returns why a box was not handed over in the terms of the API.
@@ -309,57 +332,57 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// followHandover does for a box that was on its way when this node stopped, or whose new home did
+// follow does for a box that was on its way when this node stopped, or whose new home did
 // not serve it in time, what its home asks for. It reports whether that is all.
-func (b *Boxes) followHandover(ctx context.Context, k *mail.Broker, name string, h box.Handover, home proto.PeerID, generation uint64) (done bool, err error) {
-	x, ok := b.beginHanding(name, h.ID)
+func (t *handovers) follow(ctx context.Context, k *mail.Broker, name string, h box.Handover, home proto.PeerID, generation uint64) (done bool, err error) {
+	x, ok := t.begin(name, h.ID)
 	if !ok {
 		return true, nil // it is at work
 	}
-	defer b.endHanding(name)
+	defer t.end(name)
 	switch {
-	case home == b.cfg.Self:
-		p, err := b.places.findTarget(name)
+	case home == t.self:
+		p, err := t.places.findTarget(name)
 		if err == nil {
-			b.keep(ctx, k, p, h)
+			t.keep(ctx, k, p, h)
 		}
 		return true, err
 	case home == h.Peer && generation == h.Generation+1:
 		asking, stop := context.WithTimeout(ctx, partRepeat)
 		defer stop()
-		switch state, err := b.askServed(asking, name, h, x); {
+		switch state, err := t.askServed(asking, name, h, x); {
 		case err != nil:
 			return true, err
 		case state == proto.CopyServed:
-			return true, b.handedOff(ctx, k, name, h)
+			return true, t.leave(ctx, k, name, h)
 		case state != proto.CopyNone:
 			return true, nil
 		}
 	}
-	b.rules.changing.Lock()
-	defer b.rules.changing.Unlock()
+	t.rules.changing.Lock()
+	defer t.rules.changing.Unlock()
 	return false, k.SetHandover(ctx, name, box.Handover{})
 }
 
 // sendParts sends a peer what asks for an answer about a copy of a box.
-func (b *Boxes) sendParts(ctx context.Context, l *transport.Link, x *exchange) error {
+func (t *handovers) sendParts(ctx context.Context, l *transport.Link, x *exchange) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-x.parts:
-			if _, err := b.post(ctx, l, proto.TypeBoxPart, m); err != nil && ctx.Err() == nil {
-				b.cfg.Logger.Debug("a part of a box could not be sent", "to", l.Peer(), "why", err)
+			if _, err := t.messages.send(ctx, l, proto.TypeBoxPart, m); err != nil && ctx.Err() == nil {
+				t.log.Debug("a part of a box could not be sent", "to", l.Peer(), "why", err)
 			}
 		}
 	}
 }
 
 // receiveTaken takes the answer to a part.
-func (b *Boxes) receiveTaken(from proto.PeerID, a *proto.BoxTaken) {
-	b.handing.Lock()
-	x := b.handings[a.GetBox()]
-	b.handing.Unlock()
+func (t *handovers) receiveTaken(from proto.PeerID, a *proto.BoxTaken) {
+	t.mu.Lock()
+	x := t.all[a.GetBox()]
+	t.mu.Unlock()
 	if x == nil || string(x.id[:]) != string(a.GetHandover()) {
 		return // to an earlier handover, or a repeated one
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -22,6 +25,20 @@ const (
 	maxOpens         = 1024             // messages about sessions that were not looked at yet
 	remoteGrace      = 15 * time.Second // a session without a path to its reader goes on for so long
 )
+
+// readerServer serves readers on other nodes at the boxes of this one. It keeps nothing: their
+// sessions are in the exchange with each peer.
+type readerServer struct {
+	boot      uint64 // of this start
+	clock     clock.Clock
+	log       *slog.Logger
+	fail      func(point string) error
+	book      *addressbook.Book
+	ledger    *ledgerOpener
+	admission *admission
+	exchanges *exchanges
+	messages  *messages
+}
 
 // remoteReaders are the sessions of the programs of one peer at the boxes of this node. They
 // outlive a link by remoteGrace.
@@ -121,18 +138,18 @@ func (r *remoteReaders) take() ([]*proto.Open, <-chan struct{}) {
 	return opens, r.stream.Done()
 }
 
-// serveReaders serves the sessions of a peer at the boxes of this node until the link ends.
-func (b *Boxes) serveReaders(ctx context.Context, l *transport.Link, r *remoteReaders) error {
+// serve serves the sessions of a peer at the boxes of this node until the link ends.
+func (v *readerServer) serve(ctx context.Context, l *transport.Link, r *remoteReaders) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	r.lose() // the stream of the last link
 	for _, x := range r.waiting() {
-		b.tell(ctx, l, &proto.Opened{Session: x, Code: proto.CodeBusy})
+		v.tell(ctx, l, &proto.Opened{Session: x, Code: proto.CodeBusy})
 	}
 	for {
 		opens, lost := r.take()
 		for _, o := range opens {
-			b.takeOpen(ctx, l, r, o, &serving)
+			v.takeOpen(ctx, l, r, o, &serving)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,14 +191,14 @@ func (r *remoteReaders) interrupt() {
 }
 
 // tell sends an answer about a session, unless ctx ends. If it is lost, the peer asks again.
-func (b *Boxes) tell(ctx context.Context, l *transport.Link, o *proto.Opened) {
-	if _, err := b.post(ctx, l, proto.TypeOpened, o); err != nil && ctx.Err() == nil {
-		b.cfg.Logger.Debug("a reader of mail was not answered", "peer", l.Peer(), "why", err)
+func (v *readerServer) tell(ctx context.Context, l *transport.Link, o *proto.Opened) {
+	if _, err := v.messages.send(ctx, l, proto.TypeOpened, o); err != nil && ctx.Err() == nil {
+		v.log.Debug("a reader of mail was not answered", "peer", l.Peer(), "why", err)
 	}
 }
 
 // takeOpen does what an Open asks for.
-func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReaders, o *proto.Open, serving *sync.WaitGroup) {
+func (v *readerServer) takeOpen(ctx context.Context, l *transport.Link, r *remoteReaders, o *proto.Open, serving *sync.WaitGroup) {
 	answer := &proto.Opened{Session: o.GetSession()}
 	waiting, interrupt := context.WithCancel(ctx)
 	r.mu.Lock()
@@ -191,15 +208,15 @@ func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReader
 		r.mu.Unlock()
 		interrupt()
 		answer.Ended = true
-		b.tell(ctx, l, answer)
+		v.tell(ctx, l, answer)
 		return
 	case x == nil:
 		r.mu.Unlock()
 		var why refused
-		if x, why = b.newRemoteReader(ctx, l.Peer(), r, o); x == nil {
+		if x, why = v.begin(ctx, l.Peer(), r, o); x == nil {
 			interrupt()
 			why.tell(answer)
-			b.tell(ctx, l, answer)
+			v.tell(ctx, l, answer)
 			return
 		}
 		r.mu.Lock()
@@ -207,7 +224,7 @@ func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReader
 		r.sessions[x.number] = x
 		r.mu.Unlock()
 	case x.interrupt != nil:
-		more := x.change(o, b.cfg.Boot)
+		more := x.change(o, v.boot)
 		if o.GetEnd() != proto.ReadGoesOn {
 			x.end = o.GetEnd()
 			x.interrupt()
@@ -219,7 +236,7 @@ func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReader
 		}
 		return
 	default:
-		more := x.change(o, b.cfg.Boot)
+		more := x.change(o, v.boot)
 		x.flight, x.interrupt, x.end = nil, interrupt, o.GetEnd()
 		received := x.received
 		r.mu.Unlock()
@@ -230,10 +247,10 @@ func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReader
 			interrupt()
 		}
 	}
-	b.tell(ctx, l, answer)
+	v.tell(ctx, l, answer)
 	serving.Go(func() {
 		defer interrupt()
-		b.serveReader(ctx, waiting, l, r, x)
+		v.serveOne(ctx, waiting, l, r, x)
 	})
 }
 
@@ -253,19 +270,19 @@ func (f refused) tell(o *proto.Opened) {
 	}
 }
 
-// newRemoteReader begins a session of a program of a peer.
-func (b *Boxes) newRemoteReader(ctx context.Context, from proto.PeerID, r *remoteReaders, o *proto.Open) (*remoteReader, refused) {
-	p, k, why := b.admission.readableBy(ctx, from, o.GetBox())
+// begin begins a session of a program of a peer.
+func (v *readerServer) begin(ctx context.Context, from proto.PeerID, r *remoteReaders, o *proto.Open) (*remoteReader, refused) {
+	p, k, why := v.admission.readableBy(ctx, from, o.GetBox())
 	if why.code != proto.CodeOK {
 		return nil, why
 	}
-	if why := b.makeRoom(ctx, r); why.code != proto.CodeOK {
+	if why := v.makeRoom(ctx, r); why.code != proto.CodeOK {
 		return nil, why
 	}
 	x := &remoteReader{number: o.GetSession(), place: p, sub: o.GetSubscription(), changed: make(chan struct{}, 1)}
 	x.change(o, 0)
 	var err error
-	x.session, err = k.Read(ctx, mail.Reading{Box: p.name, Subscription: x.sub, Reader: b.readerOf(from, o.GetReader()), Priority: int(o.GetPriority()), Credit: x.credit})
+	x.session, err = k.Read(ctx, mail.Reading{Box: p.name, Subscription: x.sub, Reader: v.readerOf(from, o.GetReader()), Priority: int(o.GetPriority()), Credit: x.credit})
 	var held *box.HeldError
 	switch {
 	case err == nil:
@@ -281,9 +298,9 @@ func (b *Boxes) newRemoteReader(ctx context.Context, from proto.PeerID, r *remot
 }
 
 // makeRoom ends the sessions that wait for their reader, if there are too many.
-func (b *Boxes) makeRoom(ctx context.Context, r *remoteReaders) refused {
+func (v *readerServer) makeRoom(ctx context.Context, r *remoteReaders) refused {
 	if r.count() >= maxRemoteReaders {
-		b.endWaiting(ctx, r, math.MaxInt64)
+		v.endWaiting(ctx, r, math.MaxInt64)
 	}
 	if r.count() >= maxRemoteReaders {
 		return refused{code: proto.CodeFull, detail: fmt.Sprintf("the node has %d sessions here, the limit", maxRemoteReaders)}
@@ -299,7 +316,7 @@ func (r *remoteReaders) count() int {
 
 // endWaiting ends the sessions that have waited for their reader since a time or longer: it
 // broke off.
-func (b *Boxes) endWaiting(ctx context.Context, r *remoteReaders, since time.Duration) {
+func (v *readerServer) endWaiting(ctx context.Context, r *remoteReaders, since time.Duration) {
 	r.mu.Lock()
 	var over []*remoteReader
 	for n, x := range r.sessions {
@@ -315,7 +332,7 @@ func (b *Boxes) endWaiting(ctx context.Context, r *remoteReaders, since time.Dur
 }
 
 // endLostReaders ends the sessions of readers that are gone, until ctx is done.
-func (b *Boxes) endLostReaders(ctx context.Context) error {
+func (v *readerServer) endLostReaders(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -324,28 +341,28 @@ func (b *Boxes) endLostReaders(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		since := b.cfg.Clock.Mono() - remoteGrace
-		for _, x := range b.allExchanges() {
-			b.endWaiting(ctx, &x.readers, since)
+		since := v.clock.Mono() - remoteGrace
+		for _, x := range v.exchanges.list() {
+			v.endWaiting(ctx, &x.readers, since)
 		}
 	}
 }
 
 // readerOf returns the name of a session of a peer: what it says, and which peer it is.
-func (b *Boxes) readerOf(from proto.PeerID, reader string) string {
-	peer := "@" + b.parts.Book.NameOf(from)
+func (v *readerServer) readerOf(from proto.PeerID, reader string) string {
+	peer := "@" + v.book.NameOf(from)
 	peer = peer[:min(len(peer), box.MaxReader)]
 	return strings.ToValidUTF8(reader[:min(len(reader), box.MaxReader-len(peer))], "") + peer
 }
 
 var errUnallowed = errors.New("mailbox: the peer may not read the box any more")
 
-// serveReader sends what is leased to a session, until it ends or the link does.
-func (b *Boxes) serveReader(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
+// serveOne sends what is leased to a session, until it ends or the link does.
+func (v *readerServer) serveOne(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
 	for {
 		given, err := x.session.Next(waiting, proto.MaxBundle, nil)
 		if err == nil {
-			err = b.sendDeliveries(ctx, waiting, l, r, x, given)
+			err = v.deliver(ctx, waiting, l, r, x, given)
 		}
 		if err == nil {
 			continue
@@ -356,27 +373,27 @@ func (b *Boxes) serveReader(ctx, waiting context.Context, l *transport.Link, r *
 		switch {
 		case ctx.Err() != nil, end == proto.ReadGoesOn && waiting.Err() != nil, errors.Is(err, mail.ErrStopped), errors.Is(err, mail.ErrUnknown):
 			r.mu.Lock()
-			x.interrupt, x.since = nil, b.cfg.Clock.Mono()
+			x.interrupt, x.since = nil, v.clock.Mono()
 			r.mu.Unlock()
-			b.tell(ctx, l, &proto.Opened{Session: x.number, Code: proto.CodeBusy})
+			v.tell(ctx, l, &proto.Opened{Session: x.number, Code: proto.CodeBusy})
 		default:
-			b.endReader(ctx, l, r, x, end, err)
+			v.end(ctx, l, r, x, end, err)
 		}
 		return
 	}
 }
 
-// endReader ends a session as its reader asked for, or because of an error.
-func (b *Boxes) endReader(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, end proto.ReadEnd, err error) {
+// end ends a session as its reader asked for, or because of an error.
+func (v *readerServer) end(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, end proto.ReadEnd, err error) {
 	answer := &proto.Opened{Session: x.number, Ended: true}
 	switch {
 	case end == proto.ReadLeave:
-		b.leave(ctx, l, r, x)
+		v.leave(ctx, l, r, x)
 	case end != proto.ReadGoesOn:
 		_ = x.session.Close(ctx, end == proto.ReadAbandon) // a broker that has ended does not mind
 	default:
 		_ = x.session.Close(ctx, false)
-		_, _, why := b.admission.readableBy(ctx, l.Peer(), x.place.name)
+		_, _, why := v.admission.readableBy(ctx, l.Peer(), x.place.name)
 		if why.code == proto.CodeOK && errors.Is(err, mail.ErrGone) {
 			why = refused{code: proto.CodeNoHandler, detail: "it was removed"}
 		} else if why.code == proto.CodeOK {
@@ -388,26 +405,26 @@ func (b *Boxes) endReader(ctx context.Context, l *transport.Link, r *remoteReade
 	r.mu.Lock()
 	delete(r.sessions, x.number)
 	r.mu.Unlock()
-	b.tell(ctx, l, answer)
+	v.tell(ctx, l, answer)
 }
 
 // leave sends what is there now, and leaves the session: what was sent stays leased.
-func (b *Boxes) leave(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
+func (v *readerServer) leave(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
 	ended, end := context.WithCancel(ctx)
 	end()
 	_ = x.session.AddCredit(ctx, 0) // what was there before is leased when it returns
 	if given, _ := x.session.Next(ended, proto.MaxBundle, nil); len(given) > 0 {
-		_ = b.sendDeliveries(ctx, ended, l, r, x, given) // what is lost lapses
+		_ = v.deliver(ctx, ended, l, r, x, given) // what is lost lapses
 	}
 	_ = x.session.Leave(ctx)
 }
 
-// sendDeliveries sends mails that are leased to a session. While there is no room it waits; if
+// deliver sends mails that are leased to a session. While there is no room it waits; if
 // that ends, or the peer may not read any more, it gives back those that were not sent.
-func (b *Boxes) sendDeliveries(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, given []mail.Delivery) error {
+func (v *readerServer) deliver(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, given []mail.Delivery) error {
 	for len(given) > 0 {
 		err := error(nil)
-		if _, _, why := b.admission.readableBy(ctx, l.Peer(), x.place.name); why.code != proto.CodeOK {
+		if _, _, why := v.admission.readableBy(ctx, l.Peer(), x.place.name); why.code != proto.CodeOK {
 			err = errUnallowed
 		}
 		r.mu.Lock()
@@ -425,12 +442,12 @@ func (b *Boxes) sendDeliveries(ctx, waiting context.Context, l *transport.Link, 
 			}
 		}
 		if err != nil {
-			return errors.Join(err, b.giveBack(ctx, x, given))
+			return errors.Join(err, v.giveBack(ctx, x, given))
 		}
-		if err := b.cfg.Fail(PointLeased); err != nil {
+		if err := v.fail(PointLeased); err != nil {
 			return err
 		}
-		stream, err := b.post(ctx, l, proto.TypeDeliver, x.deliver(given[:n]))
+		stream, err := v.messages.send(ctx, l, proto.TypeDeliver, x.deliver(given[:n]))
 		if err != nil {
 			r.lose() // those that were sent may be lost, too
 			return waiting.Err()
@@ -456,8 +473,8 @@ func (r *remoteReaders) sentOn(s *transport.MailStream) bool {
 }
 
 // giveBack gives back, for nothing, mails that were not sent.
-func (b *Boxes) giveBack(ctx context.Context, x *remoteReader, given []mail.Delivery) error {
-	_, err := b.ledger.broker().Settle(context.WithoutCancel(ctx), x.place.name, x.sub, returned(given))
+func (v *readerServer) giveBack(ctx context.Context, x *remoteReader, given []mail.Delivery) error {
+	_, err := v.ledger.broker().Settle(context.WithoutCancel(ctx), x.place.name, x.sub, returned(given))
 	return err
 }
 
@@ -482,15 +499,15 @@ var settleOps = map[proto.SettleVerb]box.Op{
 }
 
 // receiveSettle takes what the programs of a peer did with deliveries.
-func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.Settle) error {
-	x := b.exchange(from)
+func (v *readerServer) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.Settle) error {
+	x := v.exchanges.with(from)
 	if x.isFull() {
 		return ErrTooManyBundles
 	}
-	if err := b.cfg.Fail(PointSettle); err != nil {
+	if err := v.fail(PointSettle); err != nil {
 		return err
 	}
-	p, k, why := b.admission.readableBy(ctx, from, s.GetBox())
+	p, k, why := v.admission.readableBy(ctx, from, s.GetBox())
 	if why.code != proto.CodeOK {
 		x.add(settledAs(ctx, &proto.Settled{Ref: s.GetRef(), Code: why.code, Detail: cutReason(why.detail)}))
 		return nil
@@ -514,7 +531,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 		}
 		if err == nil {
 			x.offerBodies(k, p, what, settled)
-			err = b.cfg.Fail(PointSettled)
+			err = v.fail(PointSettled)
 		}
 		return proto.TypeSettled, settledOf(ref, extends, settled), err
 	}, closed: ctx.Done(), size: answerSize + settledSize*len(what)})
