@@ -276,7 +276,7 @@ func (c *copies) follow(ctx context.Context, k *mail.Broker, name string, h box.
 	home, generation, err := c.names.HomeOf(name)
 	c.mu.Lock()
 	in := c.all[name]
-	comes := in != nil && in.id == h.ID && c.clock.Mono()-in.at < copyIdle
+	comes := in != nil && c.clock.Mono()-in.at < copyIdle // this one, or one that has begun since h
 	c.mu.Unlock()
 	switch whole := h.Stage == box.Whole; {
 	case !whole && comes, whole && err != nil, whole && home == h.Peer && generation == h.Generation:

@@ -580,3 +580,24 @@ func TestCopyThatIsNotServed(t *testing.T) {
 		})
 	}
 }
+
+// A handover that has begun since the homes were looked at keeps its copy, although what was seen of
+// an earlier one will never be served.
+func TestCopyThatBeginsMeanwhile(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		begin := func(id [16]byte) box.Handover {
+			m := &proto.BoxPart{Box: "agent:desk", Handover: id[:], Generation: 1, Number: 1, Settings: box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
+			if a := p.deliver(t.Context(), p.alpha, p.beta, m); a.GetCode() != proto.CodeOK {
+				t.Fatalf("%v", a)
+			}
+			return p.beta.ledger.broker().HandoverOf("agent:desk")
+		}
+		earlier := begin([16]byte{1})
+		begin([16]byte{2})
+		p.beta.must(p.beta.copies.follow(t.Context(), p.beta.ledger.broker(), "agent:desk", earlier))
+		if h := p.beta.ledger.broker().HandoverOf("agent:desk"); h.ID != [16]byte{2} || h.Stage != box.Copying {
+			t.Errorf("the copy is %+v", h)
+		}
+	})
+}
