@@ -31,8 +31,8 @@ type BodySender interface {
 	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error
 }
 
-// letterBodies stores and opens the large bodies of letters, and sends them to other nodes. What
-// guards them is theirs: the store counts pins.
+// letterBodies stores and opens the large bodies of letters, and sends them to other nodes. It
+// keeps nothing: the store counts which are pinned.
 type letterBodies struct {
 	store  *bodies.Store
 	sender BodySender

@@ -53,7 +53,7 @@ type writing struct {
 	size int // bytes
 }
 
-// exchanges has the exchange with each peer, since it was linked first.
+// exchanges has the exchange with each peer, since that was heard of first.
 type exchanges struct {
 	clock clock.Clock
 	book  *addressbook.Book
@@ -69,7 +69,7 @@ func newExchanges(c clock.Clock, book *addressbook.Book) *exchanges {
 	return e
 }
 
-// with returns that with a peer.
+// with returns the exchange with a peer.
 func (e *exchanges) with(p proto.PeerID) *exchange {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +84,7 @@ func (e *exchanges) with(p proto.PeerID) *exchange {
 	return x
 }
 
-// list returns those with all peers.
+// list returns those with all peers so far.
 func (e *exchanges) list() []*exchange {
 	e.mu.Lock()
 	defer e.mu.Unlock()

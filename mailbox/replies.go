@@ -61,13 +61,6 @@ type givenReply struct {
 	handle box.Handle
 }
 
-// newReplyBox is [Boxes.NewReplyBox].
-func (q *requests) newReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
-	p := q.replies.newPlace()
-	_, err := q.replies.make(ctx, p, notes{Allow: r.ReplyFrom})
-	return wire.ReplyBox{Box: p.text}, err
-}
-
 func (r *replies) newPlace() place {
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // it never fails

@@ -30,6 +30,13 @@ type requests struct {
 	replies  *replies
 }
 
+// newReplyBox is [Boxes.NewReplyBox].
+func (q *requests) newReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
+	p := q.replies.newPlace()
+	_, err := q.replies.make(ctx, p, notes{Allow: r.ReplyFrom})
+	return wire.ReplyBox{Box: p.text}, err
+}
+
 // request is [Boxes.Request].
 func (q *requests) request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
 	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", r.Notify != "", time.Duration(r.Wait)); err != nil {
