@@ -167,9 +167,11 @@ func (w *reasons) waiting(ctx context.Context, e *explanation, s *search, path s
 		e.next(later)
 		e.cause(wire.NoteNotDue, wire.NoteArgs{})
 	case t.State == box.Retrying && due.After(e.now):
-		last := t.Tries[len(t.Tries)-1]
-		if a.State, a.Detail = last.Cause.String(), last.Reason; last.Reader != "" {
-			a.Names = []string{last.Reader}
+		if n := len(t.Tries); n > 0 { // none: an earlier home of the box did not tell them
+			last := t.Tries[n-1]
+			if a.State, a.Detail = last.Cause.String(), last.Reason; last.Reader != "" {
+				a.Names = []string{last.Reader}
+			}
 		}
 		e.next(due)
 		e.cause(wire.NoteMailRetries, a)

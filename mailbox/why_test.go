@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -297,6 +298,33 @@ func TestHistory(t *testing.T) {
 		got, _, err = f.Mails(t.Context(), "ceo", "", wire.MailQuery{State: "KEPT"})
 		if err != nil || len(got) != 2 || got[0].State != "WAITING" || got[1].State != "DEAD" || got[1].Reason != "broken" || got[1].Died == nil {
 			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// The home before may hand over a mail that is tried again later without what was tried.
+func TestWhyOfAMailWithoutTries(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		p.alpha.mail("agent:desk", "x", nil)
+		given := p.alpha.leased("desk")
+		p.alpha.settle("desk", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: given.Lease, Delay: wire.Duration(time.Hour)}}})
+		cut := false
+		p.onWay(func(m *proto.BoxPart) {
+			for i, r := range m.Records {
+				if len(r) > 40 && r[4] == 14 && r[12] == 6 { // a part of a copy: a retry, whose tries come last
+					m.Records[i] = append(slices.Clone(r[:39]), 0)
+					binary.BigEndian.PutUint32(m.Records[i], 40)
+					cut = true
+				}
+			}
+		}, nil)
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.must(err)
+		b, _, err := p.beta.WhyMail(t.Context(), given.Mail.ID)
+		p.beta.must(err)
+		if !cut || b.Cause.Code != wire.NoteMailRetries || b.Next == nil {
+			t.Errorf("cut: %t, %+v", cut, b)
 		}
 	})
 }
