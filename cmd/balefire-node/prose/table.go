@@ -208,7 +208,10 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteMailBlocked: say("a dead letter with its ordering key blocks it, and on_dead is block", "balefire-node mailbox unblock {box} {key}"),
 	wire.NoteMailBehind:  say("an earlier mail with its ordering key has not ended: {task}", "balefire-node why {task}"),
 	wire.NoteMailRetries: func(a wire.NoteArgs) (string, string) {
-		text := "its last delivery failed: {state}"
+		text := "its last delivery failed"
+		if a.State != "" {
+			text += ": {state}"
+		}
 		if a.Detail != "" {
 			text += ": {detail}"
 		}
