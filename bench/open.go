@@ -10,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -75,18 +76,16 @@ func config(o opening, w *watch) node.Config {
 		all[0] = wire.HandlerSpec{Kind: kind, Exec: []string{"/bin/sh", "-c", noteStart, o.Starts, filepath.Base(o.Dir)}, Timeout: "0", OnCrash: "retry", Allow: h.Allow}
 	}
 	ip := cmp.Or(o.Listen, "127.0.0.1")
-	return node.Config{
-		Dir:      o.Dir,
-		Store:    node.StoreConfig{Engine: o.Engine},
-		Net:      node.NetConfig{Listen: []string{"/ip4/" + ip + "/udp/0/quic-v1", "/ip4/" + ip + "/tcp/0"}, NoMDNS: o.Deaf},
-		Handlers: all,
-		Limits: node.Limits{
-			MaxPending: 1 << 20, MaxPendingBytes: 4 << 30, MaxInbox: 1 << 20,
-			Slots: o.Slots, MemoryLimit: o.Memory, GracefulTimeout: 100 * time.Millisecond,
-		},
-		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Changed: w.changed,
-	}
+	cfg := node.DefaultConfig(o.Dir)
+	cfg.Store.Engine, cfg.Handlers = cmp.Or(o.Engine, cfg.Store.Engine), all
+	cfg.Net.Listen, cfg.Net.MDNS = []string{"/ip4/" + ip + "/udp/0/quic-v1", "/ip4/" + ip + "/tcp/0"}, !o.Deaf
+	l := &cfg.Limits
+	l.MaxPending, l.MaxPendingBytes, l.MaxInbox = 1<<20, 4<<30, 1<<20
+	l.Slots, l.MemoryLimit, l.GracefulTimeout = o.Slots, settings.Bytes(o.Memory), 100*time.Millisecond
+	cfg.Mail.Keep = 0 // mail that is done is gone at once
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg.Changed = w.changed
+	return cfg
 }
 
 // noteStart is a handler that writes when and where it starts, and runs until its node

@@ -48,12 +48,11 @@ func mutant(ctx context.Context, kind, dir string) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	n, err := node.New(node.Config{
-		Dir: dir, Logger: log, Store: node.StoreConfig{Reserve: 1},
-		Net:       node.NetConfig{Listen: strings.Split(os.Getenv(mutantListen), ",")},
-		Handlers:  []wire.HandlerSpec{{Kind: "mark", Type: wire.TypeDiscard, Allow: []string{"role:send"}}},
-		Simulated: node.Simulation{Engine: engine},
-	})
+	cfg := node.DefaultConfig(dir)
+	cfg.Logger, cfg.Simulated.Engine = log, engine
+	cfg.Store.Reserve, cfg.Net.Listen = 1, strings.Split(os.Getenv(mutantListen), ",")
+	cfg.Handlers = []wire.HandlerSpec{{Kind: "mark", Type: wire.TypeDiscard, Allow: []string{"role:send"}}}
+	n, err := node.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"cmp"
 	"math"
 	"time"
 )
@@ -15,36 +14,24 @@ const (
 	confirmedMult = 3 // minimum time to refute, in the unit of suspicionMult
 )
 
-// Tuning holds the protocol's parameters. The zero value of each field means its default,
-// which suits both a LAN and a WAN: timeouts follow measured round trips.
+// Tuning holds the protocol's parameters. Those without a default are required: the settings
+// of the node have their defaults, which suit both a LAN and a WAN because timeouts follow
+// measured round trips.
 type Tuning struct {
-	ProbeInterval  time.Duration // between two direct probes, regardless of the mesh's size; default 1s
-	ProbeTimeout   time.Duration // minimum, and used until a round trip has been measured; default 500ms
-	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms); default 5s
-	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms); default 30s
-	SyncInterval   time.Duration // between two exchanges with a random node, and at least between two published roots; default 30s
-	PruneAge       time.Duration // dead and stopped nodes are forgotten after this time; default 24h
-	PruneInterval  time.Duration // between two checks for nodes to forget; default 10m
-	PruneLimit     int           // nodes forgotten per check; default 64
+	ProbeInterval  time.Duration // between two direct probes, regardless of the mesh's size
+	ProbeTimeout   time.Duration // minimum, and used until a round trip has been measured
+	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms)
+	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms)
+	SyncInterval   time.Duration // between two exchanges with a random node, and at least between two published roots
+	PruneAge       time.Duration // dead and stopped nodes are forgotten after this time
+	PruneInterval  time.Duration // between two checks for nodes to forget
+	PruneLimit     int           // nodes forgotten per check
 	MaxMembers     int           // further ones are rejected; default 4096
 
 	// Plain selects SWIM as originally published, for comparison: the time to refute is
 	// suspicionMult regardless of the number of accusers, local health is ignored, the
 	// node does not detect its own pauses, and another node's verdict is adopted.
 	Plain bool
-}
-
-func (t Tuning) withDefaults() Tuning {
-	t.ProbeInterval = cmp.Or(t.ProbeInterval, time.Second)
-	t.ProbeTimeout = cmp.Or(t.ProbeTimeout, 500*time.Millisecond)
-	t.SuspectRecover = cmp.Or(t.SuspectRecover, 5*time.Second)
-	t.DeadRecover = cmp.Or(t.DeadRecover, 30*time.Second)
-	t.SyncInterval = cmp.Or(t.SyncInterval, 30*time.Second)
-	t.PruneAge = cmp.Or(t.PruneAge, 24*time.Hour)
-	t.PruneInterval = cmp.Or(t.PruneInterval, 10*time.Minute)
-	t.PruneLimit = cmp.Or(t.PruneLimit, 64)
-	t.MaxMembers = cmp.Or(t.MaxMembers, 4096)
-	return t
 }
 
 // suspicion returns the minimum and maximum time that a suspect among n nodes has to

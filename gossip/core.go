@@ -81,7 +81,7 @@ type Counts struct {
 // any earlier start. received returns how many packets have come from a member over its
 // present connections, acknowledgments included; a constant is allowed.
 func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Signer, received func(proto.PeerID) uint64, r *rand.Rand) *Core {
-	c := &Core{self: self, t: t.withDefaults(), signer: v, received: received, rand: r, members: make(map[proto.PeerID]*member)}
+	c := &Core{self: self, t: t, signer: v, received: received, rand: r, members: make(map[proto.PeerID]*member)}
 	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]accuser)}
 	c.own.record = v.Record(incarnation, 1)
 	c.tombstones.init()

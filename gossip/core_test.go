@@ -13,7 +13,7 @@ import (
 func TestTwentyNodesConverge(t *testing.T) {
 	var join, kill, root []time.Duration
 	for seed := range uint64(20) {
-		s := newSim(seed, 20, Tuning{})
+		s := newSim(seed, 20, testTuning())
 		if d := s.until(10*time.Second, func() bool { return s.agree(actualStatus) }); d >= 5*time.Second {
 			t.Fatalf("seed %d: twenty nodes found each other in %v", seed, d)
 		}
@@ -39,7 +39,7 @@ func TestTwentyNodesConverge(t *testing.T) {
 // a node that finds a second one different.
 func TestDifferentRootLeadsToAnExchange(t *testing.T) {
 	const size = 15
-	s := newSim(1, size, Tuning{})
+	s := newSim(1, size, testTuning())
 	s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
 	due := func(n, o *simNode, same bool) bool {
 		m := n.core.members[o.id]
@@ -83,7 +83,7 @@ func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 			t.Errorf("%d of %d agree: %v, want %v", tt.n, tt.k, got, tt.want)
 		}
 	}
-	tuning := Tuning{}.withDefaults()
+	tuning := testTuning()
 	for _, tt := range []struct {
 		n, k      int
 		low, high time.Duration
@@ -98,7 +98,7 @@ func TestRefutationTimeShrinksWithAccusers(t *testing.T) {
 // the verdicts of those that made them.
 func TestThreeAccuse(t *testing.T) {
 	for seed := range uint64(10) {
-		s := newSim(seed, 15, Tuning{})
+		s := newSim(seed, 15, testTuning())
 		s.run(time.Minute)
 		accused, sentenced := s.accused, s.sentenced
 		s.kill(s.nodes[4])
@@ -113,7 +113,7 @@ func TestThreeAccuse(t *testing.T) {
 // A node sends one direct probe per interval, regardless of the mesh's size.
 func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 	for _, n := range []int{2, 10, 60, 200} {
-		s := newSim(1, n, Tuning{})
+		s := newSim(1, n, testTuning())
 		s.run(10 * time.Second)
 		before, sent := s.counts().Probes, s.messages
 		s.run(time.Minute)
@@ -128,7 +128,7 @@ func TestProbesDoNotGrowWithTheMesh(t *testing.T) {
 // Probes stay together with what else a node does each second, although a timer is always late,
 // and after a pause.
 func TestProbesKeepTheirMoments(t *testing.T) {
-	s := newSim(1, 2, Tuning{})
+	s := newSim(1, 2, testTuning())
 	s.run(10 * time.Second)
 	c := s.nodes[0].core
 	first := c.probing.due
@@ -150,7 +150,7 @@ func TestProbesKeepTheirMoments(t *testing.T) {
 // do, with as many messages per node.
 func TestTwoHundredNodesConverge(t *testing.T) {
 	const size = 200
-	s := newSim(4, size, Tuning{})
+	s := newSim(4, size, testTuning())
 	first := s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
 	sent := s.messages
 	s.run(time.Minute)
@@ -173,7 +173,7 @@ func TestBusyPeersAreProbedMoreOften(t *testing.T) {
 	var idle, busy []time.Duration
 	for seed := range uint64(20) {
 		for _, work := range []bool{false, true} {
-			s := newSim(seed, 20, Tuning{})
+			s := newSim(seed, 20, testTuning())
 			s.run(20 * time.Second)
 			victim, home := s.nodes[7], s.nodes[0]
 			s.act(home, home.core.Busy(s.now, victim.id, work))
@@ -196,7 +196,7 @@ func TestBusyPeersAreProbedMoreOften(t *testing.T) {
 // A run is determined by its seed.
 func TestSameSeedSameRun(t *testing.T) {
 	play := func() (Counts, [32]byte, uint64) {
-		s := newSim(9, 9, Tuning{PruneAge: 10 * time.Minute})
+		s := newSim(9, 9, tuned(func(t *Tuning) { t.PruneAge = 10 * time.Minute }))
 		randomFaults(s, time.Hour)
 		return s.counts(), s.nodes[0].core.Root(), s.steps
 	}
@@ -211,7 +211,7 @@ func TestSameSeedSameRun(t *testing.T) {
 // while: 5 seconds after a suspicion, 30 after it was declared dead. A flap restarts the
 // time.
 func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
-	s := newSim(1, 3, Tuning{})
+	s := newSim(1, 3, testTuning())
 	s.run(10 * time.Second)
 	at, p := s.nodes[0], s.nodes[1]
 	m := at.core.members[p.id]
@@ -243,13 +243,36 @@ func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 	}
 }
 
+// With recovery times of zero a node that comes back gets new work at once.
+func TestReturningNodesGetWorkAtOnce(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		s := newSim(1, 3, tuned(func(t *Tuning) { t.SuspectRecover, t.DeadRecover = 0, 0 }))
+		s.run(10 * time.Second)
+		at, p := s.nodes[0], s.nodes[1]
+		m := at.core.members[p.id]
+		at.core.Updates(s.now, s.nodes[2].id, []*Update{s.nodes[2].Accuse(p.id, m.incarnation, proto.Suspect)})
+		if dead {
+			at.core.declareDead(s.now, m, nil)
+		}
+		if m.eligible(s.now) {
+			t.Fatalf("dead %v: it gets work as %v", dead, m.status)
+		}
+		p.core.own.incarnation++
+		p.core.own.record = p.Record(p.core.own.incarnation, 1)
+		at.core.Updates(s.now, p.id, []*Update{p.core.own.record})
+		if m.status != Alive || !m.eligible(s.now) {
+			t.Errorf("dead %v: it is %v and gets no work for another %v", dead, m.status, m.eligibleAt-s.now)
+		}
+	}
+}
+
 // A pause of this node is detected by the first input after it, whether a tick or a
 // queued message: the remaining time to refute is unchanged, suspicions that begin after
 // the pause are not prolonged, and accusers heard then do not cancel the extension.
 func TestPauseIsDetectedByFirstInput(t *testing.T) {
 	const pause = 20 * time.Second
 	for _, first := range []string{"a tick", "a rumor"} {
-		s := newSim(1, 12, Tuning{})
+		s := newSim(1, 12, testTuning())
 		s.run(20 * time.Second)
 		at, before, after := s.nodes[0], s.nodes[1], s.nodes[2]
 		accuse := func(now time.Duration, by, of *simNode) {
@@ -289,7 +312,7 @@ func TestPauseIsDetectedByFirstInput(t *testing.T) {
 
 // A refutation is published twice, because a node that misses it reaches a wrong verdict.
 func TestRefutationIsPublishedTwice(t *testing.T) {
-	s := newSim(1, 5, Tuning{})
+	s := newSim(1, 5, testTuning())
 	s.run(20 * time.Second)
 	c := s.nodes[0].core
 	published := 0
@@ -314,7 +337,7 @@ func TestRefutationIsPublishedTwice(t *testing.T) {
 // continues with those it has.
 func TestMembersAreBounded(t *testing.T) {
 	const most, made = 20, 500
-	s := newSim(1, 10, Tuning{MaxMembers: most})
+	s := newSim(1, 10, tuned(func(t *Tuning) { t.MaxMembers = most }))
 	s.run(10 * time.Second)
 	at := s.nodes[0]
 	alarms := 0

@@ -31,7 +31,7 @@ func TestExchangeMakesTwoNodesEqual(t *testing.T) {
 	for _, n := range []int{0, 1, 31, 32, 33, 255, 256, 257, 1000} {
 		for seed := range uint64(4) {
 			r := rand.New(rand.NewPCG(seed, uint64(n)))
-			s := newSim(seed, 2, Tuning{})
+			s := newSim(seed, 2, testTuning())
 			s.run(2 * time.Second)
 			a, b := s.nodes[0].core, s.nodes[1].core
 			for i := range n {

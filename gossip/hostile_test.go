@@ -31,7 +31,7 @@ func newReceiver(tb testing.TB) *receiver {
 	v.other = newTestMesh(tb, 0)
 	v.other.root = identity.NewRoot(seeded(77))
 	v.other.mesh = v.other.root.Mesh()
-	runner, err := Open(v.me.keys, v.mesh, v.me, v.me, Config{Boot: 1001, Seed: 1})
+	runner, err := Open(v.me.keys, v.mesh, v.me, v.me, Config{Tuning: testTuning(), Boot: 1001, Seed: 1})
 	if err != nil {
 		tb.Fatal(err)
 	}

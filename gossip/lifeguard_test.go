@@ -109,8 +109,8 @@ func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
 		seeds, each, enough = (n+4)/5, 5*time.Hour, 200
 	}
-	plain := trials(seeds, each, Tuning{Plain: true})
-	ours := trials(seeds, each, Tuning{})
+	plain := trials(seeds, each, tuned(func(t *Tuning) { t.Plain = true }))
+	ours := trials(seeds, each, testTuning())
 	for _, r := range []struct {
 		name string
 		trial

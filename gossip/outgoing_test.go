@@ -19,7 +19,7 @@ func TestDroppedEventsAreReplacedByCurrentState(t *testing.T) {
 		a, alive, gone := w.order[0], w.order[1].keys.Peer(), w.order[2].keys.Peer()
 		var heard []Event
 		var err error
-		if a.runner, err = Open(a.keys, w.mesh, a, a, Config{Boot: 1, Changed: func(e Event) { heard = append(heard, e) }}); err != nil {
+		if a.runner, err = Open(a.keys, w.mesh, a, a, Config{Tuning: testTuning(), Boot: 1, Changed: func(e Event) { heard = append(heard, e) }}); err != nil {
 			t.Fatal(err)
 		}
 		for range maxEvents { // not delivered yet
@@ -63,7 +63,7 @@ func TestReachableFixesMissedConnections(t *testing.T) {
 		w.introduceAll()
 		a, b, c, d := w.order[0], w.order[1].keys.Peer(), w.order[2].keys.Peer(), w.order[3].keys.Peer()
 		var err error
-		if a.runner, err = Open(a.keys, w.mesh, a, a, Config{Boot: 1}); err != nil {
+		if a.runner, err = Open(a.keys, w.mesh, a, a, Config{Tuning: testTuning(), Boot: 1}); err != nil {
 			t.Fatal(err)
 		}
 		a.runner.Introduced(b)

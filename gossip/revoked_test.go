@@ -73,7 +73,7 @@ func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 		}
 		for i, h := range w.order[:2] {
 			var err error
-			if h.runner, err = Open(h.keys, w.mesh, h, h, Config{Boot: 1000, Seed: 1}); err != nil {
+			if h.runner, err = Open(h.keys, w.mesh, h, h, Config{Tuning: testTuning(), Boot: 1000, Seed: 1}); err != nil {
 				t.Fatal(err)
 			}
 			h.up = true

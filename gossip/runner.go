@@ -79,7 +79,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Tuning = c.Tuning.withDefaults()
+	c.MaxMembers = cmp.Or(c.MaxMembers, 4096)
 	c.Boot = max(c.Boot, 1)
 	if c.Self == nil {
 		c.Self = func() Self { return Self{} }

@@ -95,7 +95,8 @@ func (w *testMesh) introduceAll() {
 func (h *testNode) start() {
 	h.boot++
 	runner, err := Open(h.keys, h.mesh.mesh, h, h, Config{
-		Boot: h.boot, Clock: clock.Runtime(), Seed: h.boot, Registerer: prometheus.NewRegistry(),
+		Tuning: testTuning(),
+		Boot:   h.boot, Clock: clock.Runtime(), Seed: h.boot, Registerer: prometheus.NewRegistry(),
 		Self:    func() Self { h.mu.Lock(); defer h.mu.Unlock(); return h.self },
 		Changed: func(e Event) { h.mu.Lock(); defer h.mu.Unlock(); h.events = append(h.events, e) },
 	})

@@ -16,7 +16,7 @@ func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 	var wrong, right int
 	paused, looks := 0, 0
 	for seed := range uint64(6) {
-		s := newSim(seed, 12, Tuning{})
+		s := newSim(seed, 12, testTuning())
 		s.run(20 * time.Second)
 		s.bad[0] = 0.6
 		s.events = func(at *simNode, e *Event) {
@@ -54,7 +54,7 @@ func TestOneBadLinkDoesNotAffectOthers(t *testing.T) {
 // kept its incarnation. Its old record does not bring it back meanwhile (I16).
 func TestPrunedNodesReturn(t *testing.T) {
 	for _, restart := range []bool{true, false} {
-		s := newSim(1, 6, Tuning{PruneAge: 5 * time.Minute, PruneInterval: time.Minute})
+		s := newSim(1, 6, tuned(func(t *Tuning) { t.PruneAge, t.PruneInterval = 5*time.Minute, time.Minute }))
 		s.run(10 * time.Second)
 		gone := s.nodes[5]
 		if restart {
@@ -106,7 +106,7 @@ func TestPartitionsHeal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var took []time.Duration
 			for seed := range uint64(4) {
-				s := newSim(seed, 12, Tuning{})
+				s := newSim(seed, 12, testTuning())
 				s.loss = 0.05
 				s.run(20 * time.Second)
 				s.partition(cut)
@@ -126,7 +126,7 @@ func TestPartitionsHeal(t *testing.T) {
 			}
 		})
 	}
-	s := newSim(1, 12, Tuning{})
+	s := newSim(1, 12, testTuning())
 	s.run(20 * time.Second)
 	s.stop(s.nodes[4])
 	d := s.until(time.Minute, func() bool {
@@ -145,7 +145,7 @@ func TestPartitionsHeal(t *testing.T) {
 // All nodes stop and start again ten minutes later, with the clock where it was or
 // anywhere else: all see each other alive at once (S27).
 func TestTotalOutage(t *testing.T) {
-	s := newSim(3, 7, Tuning{})
+	s := newSim(3, 7, testTuning())
 	s.run(time.Minute)
 	for _, n := range s.nodes {
 		s.kill(n)
@@ -175,7 +175,7 @@ func TestInvariantsHoldForManyHours(t *testing.T) {
 		wg.Go(func() {
 			for seed := w; seed < seeds; seed += 2 {
 				n := 3 + seed%5
-				s := newSim(uint64(seed), n, Tuning{PruneAge: 20 * time.Minute})
+				s := newSim(uint64(seed), n, tuned(func(t *Tuning) { t.PruneAge = 20 * time.Minute }))
 				checkIncarnations(t, s)
 				d := 4 * time.Hour
 				randomFaults(s, d)

@@ -81,8 +81,23 @@ func simID(i int) (p proto.PeerID) {
 	return p
 }
 
+// testTuning returns the parameters that most simulations use.
+func testTuning() Tuning {
+	return Tuning{
+		ProbeInterval: time.Second, ProbeTimeout: 500 * time.Millisecond, SuspectRecover: 5 * time.Second, DeadRecover: 30 * time.Second,
+		SyncInterval: 30 * time.Second, PruneAge: 24 * time.Hour, PruneInterval: 10 * time.Minute, PruneLimit: 64, MaxMembers: 4096,
+	}
+}
+
+// tuned returns the parameters of testTuning with a change.
+func tuned(change func(*Tuning)) Tuning {
+	t := testTuning()
+	change(&t)
+	return t
+}
+
 func newSim(seed uint64, n int, t Tuning) *sim {
-	s := &sim{rand: rand.New(rand.NewPCG(seed, 7)), t: t.withDefaults(), delay: 10 * time.Millisecond, bad: map[int]float64{}, slow: map[int]time.Duration{}}
+	s := &sim{rand: rand.New(rand.NewPCG(seed, 7)), t: t, delay: 10 * time.Millisecond, bad: map[int]float64{}, slow: map[int]time.Duration{}}
 	for range n {
 		s.add()
 	}

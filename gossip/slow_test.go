@@ -12,7 +12,7 @@ import (
 func TestSlowMemberStaysAlive(t *testing.T) {
 	for seed := range uint64(8) {
 		for _, late := range []time.Duration{time.Second, 2500 * time.Millisecond, 4 * time.Second} {
-			s := newSim(seed, 15, Tuning{})
+			s := newSim(seed, 15, testTuning())
 			s.run(time.Minute)
 			before := s.counts()
 			slow := s.nodes[14]
@@ -57,7 +57,7 @@ func (s *sim) chatter(n *simNode) {
 // A member whose process hangs, but whose system still acknowledges packets, is declared
 // dead, later than one that is silent.
 func TestHungMemberIsDeclaredDead(t *testing.T) {
-	s := newSim(1, 15, Tuning{})
+	s := newSim(1, 15, testTuning())
 	s.run(time.Minute)
 	hung := s.nodes[14]
 	s.pause(hung, time.Hour)

@@ -27,7 +27,7 @@ func TestLargeMessagesLeaveRoomForOthers(t *testing.T) {
 // A member that accuses another repeatedly, as soon as it has refuted, does not make it
 // consider itself faulty: it continues to claim work.
 func TestOneAccuserCannotPauseANode(t *testing.T) {
-	s := newSim(1, 6, Tuning{})
+	s := newSim(1, 6, testTuning())
 	s.run(time.Minute)
 	liar, victim := s.nodes[1], s.nodes[0]
 	poor := 0
@@ -51,7 +51,7 @@ func TestOneAccuserCannotPauseANode(t *testing.T) {
 // they have been silent for a minute.
 func TestTwoAccusersCannotPauseANode(t *testing.T) {
 	for _, answers := range []bool{true, false} {
-		s := newSim(1, 6, Tuning{})
+		s := newSim(1, 6, testTuning())
 		s.run(time.Minute)
 		victim, poor := s.nodes[0], 0
 		for range 300 {
@@ -69,7 +69,7 @@ func TestTwoAccusersCannotPauseANode(t *testing.T) {
 		if c := victim.core.counts; c.OwnRefutations < 600 || len(victim.core.Accusers(s.now)) != 2 {
 			t.Fatalf("%d accusations were refuted, by %d", c.OwnRefutations, len(victim.core.Accusers(s.now)))
 		}
-		if most := int(2 * Tuning{}.withDefaults().SuspectRecover / time.Second); answers && poor > 0 || !answers && (poor == 0 || poor > most) {
+		if most := int(2 * testTuning().SuspectRecover / time.Second); answers && poor > 0 || !answers && (poor == 0 || poor > most) {
 			t.Errorf("answers %v: it considered itself isolated for %d of 300 seconds", answers, poor)
 		}
 	}
@@ -78,7 +78,7 @@ func TestTwoAccusersCannotPauseANode(t *testing.T) {
 // A member that claims that a dead node answers is believed only where it was asked to
 // help: the death is detected.
 func TestOnlyHelpersCanVouchForATarget(t *testing.T) {
-	s := newSim(2, 20, Tuning{})
+	s := newSim(2, 20, testTuning())
 	s.run(time.Minute)
 	liar, dead := s.nodes[1], s.nodes[2]
 	s.kill(dead)
@@ -156,7 +156,7 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 			for _, h := range w.order[1 : 1+liars] {
 				net.slow[h.keys.Peer()] = true
 			}
-			runner, err := Open(me.keys, w.mesh, net, me, Config{Boot: 1, Seed: 1})
+			runner, err := Open(me.keys, w.mesh, net, me, Config{Tuning: testTuning(), Boot: 1, Seed: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

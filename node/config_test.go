@@ -1,9 +1,15 @@
 package node
 
 import (
+	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/memory"
+	"github.com/balefire/balefire/settings"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestLimitsFollowTheMemoryLimit: the default limits are proportional to the memory
@@ -13,21 +19,57 @@ func TestLimitsFollowTheMemoryLimit(t *testing.T) {
 		memory  int64
 		engine  string
 		pending int
-		bytes   int64
+		bytes   settings.Bytes
 		keys    int
 	}{
 		{384 << 20, datadir.EngineNuts, 100_000, 256 << 20, 200_000},
 		{384 << 20, datadir.EnginePebble, 100_000, 256 << 20, 1_000_000},
-		{96 << 20, datadir.EngineNuts, 25_000, 64 << 20, 50_000},
 		{-1, datadir.EngineNuts, 100_000, 256 << 20, 200_000},
+		{96 << 20, datadir.EngineNuts, 25_000, 64 << 20, 50_000},
 		{1 << 50, datadir.EngineNuts, 10_000_000, 1 << 50 / 3 * 2, 10_000_000},
 	} {
-		l := Limits{}.withDefaults(tt.memory, tt.engine)
-		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || l.MaxInboxBytes != tt.bytes || l.MaxKeys != tt.keys {
+		l := computed(settings.Default().Limits, tt.memory, tt.engine)
+		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || recordBytes(tt.memory) != int64(tt.bytes) || l.MaxKeys != tt.keys {
 			t.Errorf("with %d bytes on %s: %+v", tt.memory, tt.engine, l)
 		}
 	}
-	if l := (Limits{MaxPending: 7, MaxKeys: 8}).withDefaults(96<<20, datadir.EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
+	if l := computed(settings.Limits{MaxPending: 7, MaxKeys: 8}, 96<<20, datadir.EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
 		t.Errorf("explicit settings were changed: %+v", l)
+	}
+}
+
+// TestComputedDefaultsAreDocumented checks that the numbers in the texts of the limits that
+// follow the memory limit are those that the node computes.
+func TestComputedDefaultsAreDocumented(t *testing.T) {
+	nuts, pebble := computed(settings.Limits{}, memory.MaxDefault, datadir.EngineNuts), computed(settings.Limits{}, memory.MaxDefault, datadir.EnginePebble)
+	for _, f := range settings.Fields(reflect.TypeFor[settings.Settings]()) {
+		text, ok := strings.CutSuffix(f.Tag.Get("defaultText"), " with 384 MiB of memory_limit")
+		if !ok {
+			continue
+		}
+		want := f.Text(&settings.Settings{Limits: nuts})
+		if other := f.Text(&settings.Settings{Limits: pebble}); other != want {
+			want += " (pebble: " + other + ")"
+		}
+		if text != want {
+			t.Errorf("%s is %s, documented is %s", f.Key, want, text)
+		}
+	}
+}
+
+// TestConfigWithoutDefaultsIsRefused checks that a Config that was not made by
+// DefaultConfig, and one with a setting that is not allowed, opens nothing.
+func TestConfigWithoutDefaultsIsRefused(t *testing.T) {
+	slow := DefaultConfig(t.TempDir())
+	slow.Mesh.ProbeInterval = 0
+	bare := Config{Dir: t.TempDir()}
+	bare.Net.Listen = testListen
+	for want, cfg := range map[string]Config{
+		"the Config has no defaults: make it with node.DefaultConfig": bare,
+		"mesh.probe_interval: 0s is too small: 100ms to 1m":           slow,
+	} {
+		if _, err := New(cfg); !errors.Is(err, wire.ErrInvalid) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }

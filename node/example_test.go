@@ -25,11 +25,10 @@ func Example() {
 	defer os.RemoveAll(dir)
 
 	config := func(name string) node.Config {
-		return node.Config{
-			Dir:    filepath.Join(dir, name),
-			Net:    node.NetConfig{Listen: []string{"/ip4/127.0.0.1/tcp/0"}},
-			Logger: slog.New(slog.DiscardHandler),
-		}
+		cfg := node.DefaultConfig(filepath.Join(dir, name))
+		cfg.Net.Listen = []string{"/ip4/127.0.0.1/tcp/0"}
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		return cfg
 	}
 	run := func(cfg node.Config) (n *node.Node, stop func()) {
 		n, err := node.New(cfg)

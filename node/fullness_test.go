@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
@@ -26,7 +27,7 @@ func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 	debug.SetMemoryLimit((liveHeap() + ballast/2) * 4 / 3) // three quarters of that are in the middle of both
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		reserve := int64(1)
+		reserve := settings.Bytes(1)
 		w := newSimMeshWith(t, 1, 1, transporttest.Link{Latency: time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 			quietMesh(s, cfg)
 			cfg.Simulated.Engine, cfg.Store.Engine, cfg.Store.Reserve = nil, datadir.EnginePebble, reserve // on the disk

@@ -72,7 +72,7 @@ func TestBurstIsRepairedBySync(t *testing.T) {
 		listeners := map[string]*slowListener{}
 		var mu sync.Mutex
 		w := newSimMeshWith(t, 5, 1, lanLink, func(s *simNode, cfg *Config) {
-			cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+			cfg.Net.DHT, cfg.Net.Relays = false, 0
 			configure := cfg.Simulated.Transport
 			cfg.Simulated.Transport = func(c *transport.Config) {
 				configure(c)

@@ -54,7 +54,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 			}
 		}
 		w = newSimMeshWith(t, size, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simNode, cfg *Config) {
-			cfg.Net.NoDHT, cfg.Net.Relays = true, -1 // expensive and irrelevant here
+			cfg.Net.DHT, cfg.Net.Relays = false, 0 // expensive and irrelevant here
 			cfg.Simulated.Gossip = func(c *gossip.Config) {
 				c.Plain = plain
 				next := c.Changed

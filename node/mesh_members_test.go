@@ -229,7 +229,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 4, 1, lanLink, func(_ *simNode, cfg *Config) {
-			cfg.Mesh = MeshConfig{PruneAge: 2 * time.Minute, PruneInterval: time.Minute}
+			cfg.Mesh.PruneAge, cfg.Mesh.PruneInterval = 2*time.Minute, time.Minute
 		})
 		defer w.close()
 		w.await(time.Minute, "the first view", w.allAlive)

@@ -75,7 +75,7 @@ var eventMetrics = map[string]bool{
 
 // The metrics of libp2p are included unless disabled.
 func TestLibp2pMetricsCanBeOmitted(t *testing.T) {
-	a, b := pair(t, func(name string, c *Config) { c.Net.OwnMetrics = name == "a" })
+	a, b := pair(t, func(name string, c *Config) { c.Net.Metrics = name != "a" })
 	for n, want := range map[*testNode]bool{a: false, b: true} {
 		families, err := n.Registry().Gather()
 		if err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mailbox"
-	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/notice"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
@@ -84,8 +83,9 @@ type Node struct {
 // New opens the node in cfg.Dir: its keys, its store and every subsystem with its stored
 // state. It starts nothing: see [Node.Run]. A node that is not run must be closed.
 func New(cfg Config) (_ *Node, err error) {
-	memory.TuneRuntime(cfg.Limits.MemoryLimit)
-	cfg = cfg.withDefaults()
+	if cfg, err = cfg.prepared(); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
 	own, err := pairing.Load(cfg.Dir, cfg.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -166,7 +166,7 @@ func (n *Node) openSubsystems() (err error) {
 	}
 	n.Views = view.New(n.viewParts(), view.Config{
 		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
-		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
+		DHT: n.cfg.Net.DHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	n.Queues.Connect(n.net, n.gossip)

@@ -35,7 +35,10 @@ func testConfig(t testing.TB, dir string) Config {
 	if os.Getenv("BALEFIRE_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", filepath.Base(dir))
 	}
-	return Config{Dir: dir, Net: NetConfig{Listen: testListen, NoMDNS: true}, Logger: log, Store: StoreConfig{Reserve: 1}, Limits: Limits{MemoryLimit: -1}} // that of one node, for all that run here, which do not meet on the LAN
+	cfg := DefaultConfig(dir)
+	cfg.Net.Listen, cfg.Net.MDNS = testListen, false // nodes of other tests are not met on the LAN
+	cfg.Logger, cfg.Store.Reserve, cfg.Limits.MemoryLimit, cfg.Mail.Keep = log, 1, -1, 0
+	return cfg
 }
 
 // start runs the node in cfg.Dir until the test ends or stop is called.

@@ -27,12 +27,12 @@ func (n *Node) netConfig() (transport.Config, error) {
 	}
 	net := n.cfg.Net
 	c := transport.Config{
-		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
+		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: !net.Metrics},
 		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: transfer.Receiver{Transfers: n.transfers},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights:         route.Weights(net.Score),
 		Observe:         n.netChanged,
-		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
+		DiscoveryConfig: transport.DiscoveryConfig{DHT: net.DHT, MDNS: net.MDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
 	}
 	r := gossipHandler{n}
 	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store},
@@ -89,7 +89,7 @@ func parseSeeds(seeds []string) (all []proto.Contact, err error) {
 }
 
 // mayRelay reports whether this node may relay for other members.
-func (n *Node) mayRelay() bool { return !n.cfg.Net.NoRelay && n.self.HasRole(identity.RoleRelay) }
+func (n *Node) mayRelay() bool { return n.cfg.Net.Relay && n.self.HasRole(identity.RoleRelay) }
 
 // relays returns the members that this node may ask for a reservation.
 func (n *Node) relays() []proto.PeerID {

@@ -49,7 +49,7 @@ func TestAnnouncedAddressMakesANodePublic(t *testing.T) {
 // not relay must not announce itself as open.
 func TestNodeThatDoesNotRelayIsNotPublic(t *testing.T) {
 	_, b := pair(t, func(_ string, c *Config) {
-		c.Net.Announce, c.Net.NoRelay = []string{"/ip4/192.0.2.7/tcp/4001"}, true
+		c.Net.Announce, c.Net.Relay = []string{"/ip4/192.0.2.7/tcp/4001"}, false
 	})
 	if b.ownRecord().Open {
 		t.Error("a node that does not relay attracts members that look for a relay")

@@ -42,7 +42,7 @@ func newScene(t *testing.T, of situation, size int) *scene {
 		if s.place >= size-2 && s.life == 0 {
 			s.mesh.Behind(of.behind, s.at)
 		}
-		cfg.Net.NoRelay = of.noRelays
+		cfg.Net.Relay = !of.noRelays
 		sc.watch(s, cfg)
 	})
 	return sc

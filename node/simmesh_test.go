@@ -83,13 +83,13 @@ func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, c
 // noCircuits disables the relay service of a node. Virtual time stops while a goroutine
 // waits for a mutex, and the end of a circuit over a dead path was waited for with one
 // held: hours with relays have hung, in libp2p and here.
-func noCircuits(_ *simNode, cfg *Config) { cfg.Net.NoRelay = true }
+func noCircuits(_ *simNode, cfg *Config) { cfg.Net.Relay = false }
 
 // smallMesh disables the hash table and the relays of a node. With a few nodes on one
 // machine they are most of the work and do not affect queues.
 func smallMesh(s *simNode, cfg *Config) {
 	noCircuits(s, cfg)
-	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+	cfg.Net.DHT, cfg.Net.Relays = false, 0
 }
 
 // quietMesh is smallMesh with a third of the usual probes and comparisons. Deaths are known
@@ -143,12 +143,13 @@ func (s *simNode) config() Config {
 	if testing.Verbose() && meshLog {
 		log = slog.New(slog.NewTextHandler(s.mesh.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
 	}
-	cfg := Config{
-		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: simSlots, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is not simulated
-		Simulated: Simulation{
-			Engine: s.engine, Transport: func(c *transport.Config) { s.mesh.Configure(s.at, c) },
-			Load: func() (cpu, memory uint32) { return 0, 0 }, // not the load of the machine that runs the test
-		},
+	cfg := DefaultConfig(s.dir)
+	cfg.Logger, cfg.Clock = log, clock.Runtime()
+	cfg.Limits.Slots, cfg.Limits.MemoryLimit, cfg.Mail.Keep = simSlots, -1, 0
+	cfg.Net.MDNS = false // the LAN is not simulated
+	cfg.Simulated = Simulation{
+		Engine: s.engine, Transport: func(c *transport.Config) { s.mesh.Configure(s.at, c) },
+		Load: func() (cpu, memory uint32) { return 0, 0 }, // not the load of the machine that runs the test
 	}
 	if s.mesh.change != nil {
 		s.mesh.change(s, &cfg)

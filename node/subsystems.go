@@ -30,7 +30,7 @@ import (
 func (n *Node) outboxConfig() outbox.Config {
 	l, sealing := n.cfg.Limits, n.sealing()
 	return outbox.Config{
-		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: l.MaxPendingBytes, Keys: l.keys(),
+		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: int64(l.MaxPendingBytes), Keys: n.cfg.keys(),
 		Retention: outbox.Retention{
 			DoneFor: l.DoneAge, MaxDone: l.DoneCount, DeadFor: l.DeadAge, MaxDead: l.DeadCount,
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
@@ -73,7 +73,7 @@ func (n *Node) sealing() submit.Sealing {
 
 func (n *Node) submitParts() submit.Parts {
 	return submit.Parts{
-		Sealing: n.sealing(), Keys: n.keys, Mesh: n.mesh.ID, Outbox: n.outbox, Draining: n.draining.Load, MaxBody: n.cfg.Limits.Payload, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Sealing: n.sealing(), Keys: n.keys, Mesh: n.mesh.ID, Outbox: n.outbox, Draining: n.draining.Load, MaxBody: int64(n.cfg.Limits.PayloadMax), Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 		HomeOf: func(queue string) (proto.PeerID, error) { return n.Queues.HomeOf(queue) }, Want: func(p proto.PeerID) { n.net.Want(p) },
 	}
 }
@@ -95,7 +95,7 @@ func Joiner(cfg Config) pairing.Joiner {
 func (n *Node) transferParts() transfer.Parts {
 	return transfer.Parts{
 		Bodies: n.storage.Blobs, Suite: submit.SuiteOf(n.keys.SealingKey()), Self: n.keys.Peer(),
-		MaxBlob: n.cfg.Store.MaxBlob, MaxQueued: n.cfg.Limits.QueueBodies, Full: n.storage.Store.Full, Clock: n.cfg.Clock, Logger: n.log,
+		MaxBlob: int64(n.cfg.Store.MaxBlob), MaxQueued: n.cfg.Limits.QueueBodies, Full: n.storage.Store.Full, Clock: n.cfg.Clock, Logger: n.log,
 	}
 }
 
@@ -122,7 +122,7 @@ func (n *Node) inboxConfig() inbox.Config {
 	l := n.cfg.Limits
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
-		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
+		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: recordBytes(n.cfg.memoryLimit()), MaxKept: 10 * l.MaxInbox, Keys: n.cfg.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: func(s inbox.Started) { n.notices.SendStarted(s) }, OnChange: n.ownerChanged, OnUntold: submit.UntoldHook(n.Events.Add),
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),

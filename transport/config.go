@@ -19,7 +19,7 @@ import (
 
 // Config configures a transport. The zero value of each field means its default.
 type Config struct {
-	Listen    []string              // multiaddrs; default QUIC and TCP on port 4001, IPv4 and IPv6; an empty, not nil, slice: none
+	Listen    []string              // multiaddrs; default: none, this node only dials
 	Announce  []string              // further multiaddrs at which this node is reachable; default none
 	Software  string                // name and version sent to peers; default balefire
 	Directory Directory             // peers to stay connected with; default none
@@ -31,9 +31,9 @@ type Config struct {
 	Logger    *slog.Logger          // default: silent
 	Limits    admit.Limits          // rate limits per peer; defaults see there
 	Relay     bool                  // serve circuits for members (circuit relay v2); default false
-	Reserve   int                   // relays to keep a reservation at; default 2; negative: none
+	Reserve   int                   // relays to keep a reservation at; default none
 	Relays    func() []proto.PeerID // live members that may relay, best effort, in a new slice; default: none
-	Weights   route.Weights         // of relay scores; defaults see there
+	Weights   route.Weights         // of relay scores; default: all relays are equal
 	PortMap   bool                  // request port mappings from the router (NAT-PMP, UPnP); default false
 	Observe   func(Event)           // called with each event, one at a time; default: none
 	Timing    Timing
@@ -104,11 +104,6 @@ const (
 	dialSpread    = 150 * time.Millisecond // the attempts that have waited begin within
 )
 
-var defaultListen = []string{
-	"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001",
-	"/ip6/::/udp/4001/quic-v1", "/ip6/::/tcp/4001",
-}
-
 var portRE = regexp.MustCompile(`/(tcp|udp)/\d+`)
 
 // anyPort returns addrs with port 0, so that the system chooses.
@@ -121,9 +116,6 @@ func anyPort(addrs []string) []string {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Listen == nil {
-		c.Listen = defaultListen
-	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}
@@ -133,7 +125,6 @@ func (c Config) withDefaults() Config {
 	if c.Open == nil {
 		c.Open = func(proto.PeerID) bool { return false }
 	}
-	c.Reserve = cmp.Or(c.Reserve, 2)
 	c.Software = cmp.Or(c.Software, "balefire")
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.MeshTag = cmp.Or(c.MeshTag, "balefire")

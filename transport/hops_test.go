@@ -53,7 +53,7 @@ func TestAnnouncedHopsAreStable(t *testing.T) {
 		}
 		return all
 	}
-	score := func(p route.Path) float64 { return route.Weights{}.Score(p).Total }
+	score := func(p route.Path) float64 { return testWeights.Score(p).Total }
 	first := relays(told.choose(ways(10), score, 0))
 	if len(first) != maxHops {
 		t.Fatalf("%d paths are published, want %d", len(first), maxHops)

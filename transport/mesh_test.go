@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/route"
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
@@ -115,7 +116,7 @@ func (m *sim) close() {
 
 func (n *simNode) start() {
 	n.mesh.t.Helper()
-	cfg := transport.Config{Directory: n}
+	cfg := transport.Config{Directory: n, Reserve: 2, Weights: route.Weights{Bandwidth: 1, Latency: 1, Loss: 2}}
 	n.mesh.Configure(n.index, &cfg)
 	if n.mesh.tune != nil {
 		n.mesh.tune(n, &cfg)

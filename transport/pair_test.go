@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/route"
 )
 
 // testKeys is a node key made from a small number.
@@ -111,11 +112,14 @@ type testNode struct {
 	stop   func()             // stops it and waits
 }
 
+// testWeights are those that a node has by default.
+var testWeights = route.Weights{Bandwidth: 1, Latency: 1, Loss: 2}
+
 // start runs a node; prepare may adjust its configuration.
 func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 	t.Helper()
 	node := &testNode{gate: &testGate{boot: n}, recv: newTestReceiver()}
-	cfg := Config{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}}
+	cfg := Config{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}, Reserve: 2, Weights: testWeights}
 	if prepare != nil {
 		prepare(node, &cfg)
 	}

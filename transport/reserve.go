@@ -95,7 +95,7 @@ type reserved struct {
 
 // run maintains reservations at the best relays until ctx is done.
 func (r *reserver) run(ctx context.Context) {
-	if r.cfg.Reserve < 0 {
+	if r.cfg.Reserve == 0 {
 		return
 	}
 	r.pick, r.tries, r.done = route.Picker{Want: r.cfg.Reserve}, make(map[proto.PeerID]*attempt), make(chan reserved)

@@ -68,7 +68,7 @@ func (v *Views) findings(c *wire.NetCheck, r transport.Reach) []wire.Note {
 		add(wire.NoteSymmetricNAT, 0)
 	}
 	switch {
-	case v.Reserve < 0:
+	case v.Reserve == 0:
 		add(wire.NoteReservesNone, 0)
 	case len(relays) == 0 && len(v.Book.List()) > 0:
 		add(wire.NoteNoRelay, 0)

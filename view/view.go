@@ -69,7 +69,7 @@ type Config struct {
 	Clock   clock.Clock
 	DHT     bool // it takes part in the hash table
 	PortMap bool // it asked the router for a port mapping
-	Reserve int  // number of relays to reserve at; negative: none
+	Reserve int  // number of relays to reserve at
 }
 
 // Views answers what a node knows. Its methods are safe for concurrent use.

@@ -31,7 +31,7 @@ func configShow(w *app) *cobra.Command {
 				return err
 			}
 			settings := []config.Setting{}
-			for _, s := range l.Settings() {
+			for _, s := range l.List() {
 				if effective || s.Source != "default" {
 					settings = append(settings, s)
 				}

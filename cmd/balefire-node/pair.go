@@ -72,10 +72,11 @@ func (p *pair) newNode(name, engine string, log *slog.Logger) (*localNode, error
 	if err != nil {
 		return nil, err
 	}
-	return &localNode{cfg: node.Config{
-		Dir: filepath.Join(p.dir, name), Logger: log, Version: version, Store: node.StoreConfig{Engine: engine, Segment: 8 << 20},
-		Net: node.NetConfig{Listen: []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port), fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port)}},
-	}}, nil
+	cfg := node.DefaultConfig(filepath.Join(p.dir, name))
+	cfg.Logger, cfg.Version = log, version
+	cfg.Store.Engine, cfg.Store.Segment = engine, 8<<20
+	cfg.Net.Listen = []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", port), fmt.Sprintf("/ip4/127.0.0.1/udp/%d/quic-v1", port)}
+	return &localNode{cfg: cfg}, nil
 }
 
 // close stops both nodes and removes their folder.

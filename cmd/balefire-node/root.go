@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/settings"
 )
 
 // execute runs one command line and returns its exit code.
@@ -167,7 +167,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if word, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if like := config.Nearest(word, names); like != "" {
+		if like := settings.Nearest(word, names); like != "" {
 			text += ": did you mean --" + like + "?"
 		}
 	}

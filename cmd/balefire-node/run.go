@@ -173,7 +173,7 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
 	asked := make(chan struct{})
 	cfg.Stop = sync.OnceFunc(func() { close(asked) })
-	win := api.NewEndpoint(api.Config{Payload: cfg.Limits.Payload, Logger: d.log})
+	win := api.NewEndpoint(api.Config{Payload: int64(cfg.Limits.PayloadMax), Logger: d.log})
 	cfg.Opening = func(text string) {
 		win.SetProgress(text)
 		notifyManager(d.log, statusLine(text))

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -212,7 +212,7 @@ func parseSize(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := config.ParseBytes(text)
+	n, err := settings.ParseBytes(text)
 	if err == nil && n <= 0 {
 		err = errors.New("it must be positive")
 	}

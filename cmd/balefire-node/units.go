@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -108,7 +108,7 @@ func (envValue) Type() string { return "names" }
 type sizeValue struct{ n *int64 }
 
 func (v sizeValue) Set(text string) error {
-	n, err := config.ParseBytes(text)
+	n, err := settings.ParseBytes(text)
 	*v.n = int64(n)
 	return err
 }

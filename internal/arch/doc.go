@@ -6,6 +6,6 @@
 //	layer 4   api                                                   API server
 //	layer 3   node                                                  connects the subsystems
 //	layer 2   transport outbox inbox gossip ownership agent mail workflow
-//	layer 1   store   identity
+//	layer 1   store   identity   settings
 //	layer 0   proto   clock
 package arch

@@ -133,6 +133,11 @@ func (s sources) opens(test string) (found bool) {
 		case *ast.KeyValueExpr:
 			key, ok := n.Key.(*ast.Ident)
 			found = found || ok && key.Name == "Listen"
+		case *ast.AssignStmt:
+			for _, x := range n.Lhs {
+				field, ok := x.(*ast.SelectorExpr)
+				found = found || ok && field.Sel.Name == "Listen"
+			}
 		case *ast.SelectorExpr:
 			pkg, ok := n.X.(*ast.Ident)
 			found = found || ok && opener.MatchString(pkg.Name+"."+n.Sel.Name)

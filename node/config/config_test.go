@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -37,7 +39,7 @@ func load(t *testing.T, text string, env ...string) *Loaded {
 
 func source(t *testing.T, l *Loaded, key string) string {
 	t.Helper()
-	for _, s := range l.Settings() {
+	for _, s := range l.List() {
 		if s.Key == key {
 			return s.Source
 		}
@@ -52,13 +54,13 @@ func TestDefaultsWithoutAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := l.Node("/data")
-	if c.Dir != "/data" || c.Store.Engine != datadir.EngineNuts || c.Limits.Payload != 10<<20 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
+	if c.Dir != "/data" || c.Store.Engine != datadir.EngineNuts || c.Limits.PayloadMax != 10<<20 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
 		t.Errorf("defaults = %+v", c)
 	}
 	if len(c.Net.Listen) != 4 {
 		t.Errorf("listens on %v", c.Net.Listen)
 	}
-	for _, s := range l.Settings() {
+	for _, s := range l.List() {
 		if s.Source != "default" {
 			t.Errorf("%s comes from %s", s.Key, s.Source)
 		}
@@ -132,51 +134,51 @@ const someID = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
 // TestEverySettingReachesTheNode sets each setting to a value that is not its
 // default and checks that node.Config, or its own field, changes.
 func TestEverySettingReachesTheNode(t *testing.T) {
-	for _, s := range specs() {
+	for _, f := range fields() {
 		before := load(t, "")
-		text := map[reflect.Kind]string{reflect.Int: "5", reflect.Int64: "2d", reflect.String: "/tmp/x.sock", reflect.Slice: "/ip4/127.0.0.1/tcp/9", reflect.Bool: "off", reflect.Float64: "2.5"}[reflect.ValueOf(&before.Config).Elem().FieldByIndex(s.index).Kind()]
-		if enum := s.tag.Get("enum"); enum != "" {
+		text := map[reflect.Kind]string{reflect.Int: "5", reflect.Int64: "2d", reflect.String: "/tmp/x.sock", reflect.Slice: "/ip4/127.0.0.1/tcp/9", reflect.Bool: "off", reflect.Float64: "2.5"}[f.Type.Kind()]
+		if enum := f.Tag.Get("enum"); enum != "" {
 			text = enum[strings.LastIndex(enum, ",")+1:]
 		}
 		switch {
-		case s.key == "dangerous":
+		case f.Key == "dangerous":
 			text = "wipe"
-		case s.key == "mail.segment":
+		case f.Key == "mail.segment":
 			text = "96MiB"
-		case s.key == "mail.pace":
+		case f.Key == "mail.pace":
 			text = "300us"
-		case reflect.TypeFor[Config]().FieldByIndex(s.index).Type == reflect.TypeFor[Bytes]():
+		case f.Type == reflect.TypeFor[settings.Bytes]():
 			text = "128MiB"
-		case s.key == "limits.graceful_timeout":
+		case f.Key == "limits.graceful_timeout":
 			text = "2m"
-		case s.key == "net.port_map":
+		case f.Key == "net.port_map":
 			text = "on"
-		case s.key == "net.seeds":
+		case f.Key == "net.seeds":
 			text = "/ip4/192.0.2.1/tcp/4001/p2p/" + someID
-		case s.key == "mesh.labels":
+		case f.Key == "mesh.labels":
 			text = "gpu,disk=ssd"
-		case s.key == "net.relays":
+		case f.Key == "net.relays":
 			text = "4"
-		case s.key == "mesh.probe_interval", s.key == "mesh.probe_timeout", s.key == "mesh.sync_interval":
+		case f.Key == "mesh.probe_interval", f.Key == "mesh.probe_timeout", f.Key == "mesh.sync_interval":
 			text = "7s"
-		case strings.HasPrefix(s.key, "mesh.") && strings.HasSuffix(s.key, "_recover"):
+		case strings.HasPrefix(f.Key, "mesh.") && strings.HasSuffix(f.Key, "_recover"):
 			text = "9s"
 		}
-		env := s.env() + "=" + text
-		if s.key == "store.max_blobs" { // must not be less than max_blob
+		env := env(f.Key) + "=" + text
+		if f.Key == "store.max_blobs" { // must not be less than max_blob
 			env = "BALEFIRE_STORE_MAX_BLOBS=1TiB"
 		}
 		after := load(t, "", env)
 		if reflect.DeepEqual(before.Config, after.Config) {
 			t.Errorf("%s changes nothing", env)
 		}
-		if s.key == "dangerous" || strings.HasPrefix(s.key, "store.") || strings.HasPrefix(s.key, "net.") || strings.HasPrefix(s.key, "mesh.") || strings.HasPrefix(s.key, "limits.") || strings.HasPrefix(s.key, "mail.") {
+		if !strings.HasPrefix(f.Key, "api.") && !strings.HasPrefix(f.Key, "log.") {
 			if reflect.DeepEqual(before.Node("/d"), after.Node("/d")) {
-				t.Errorf("%s does not reach the node", s.key)
+				t.Errorf("%s does not reach the node", f.Key)
 			}
 		}
-		if got := before.Changed(after); !reflect.DeepEqual(got, []string{s.key}) {
-			t.Errorf("changed = %v, want %s", got, s.key)
+		if got := before.Changed(after); !reflect.DeepEqual(got, []string{f.Key}) {
+			t.Errorf("changed = %v, want %s", got, f.Key)
 		}
 	}
 }
@@ -365,14 +367,47 @@ func TestDocsAreCurrent(t *testing.T) {
 	}
 }
 
+// TestDocumentedDefaults checks that a node that a program embeds has the default that the
+// documentation states, and zero where that states how the node computes it.
+func TestDocumentedDefaults(t *testing.T) {
+	text := Markdown()
+	for _, f := range settings.Fields(reflect.TypeFor[settings.Settings]()) {
+		_, row, _ := strings.Cut(text, "| `"+f.Key+"` | ")
+		documented, _, _ := strings.Cut(row, " | ")
+		n := node.DefaultConfig("/d")
+		got := f.Text(&n.Settings)
+		var want settings.Settings
+		if f.Tag.Get("default") != "" {
+			if err := f.Set(&want, documented); err != nil {
+				t.Errorf("%s: %v", f.Key, err)
+			}
+		}
+		if got != f.Text(&want) || documented == "" {
+			t.Errorf("%s is %q, documented is %q", f.Key, got, documented)
+		}
+	}
+}
+
+// An empty list of members whose queues are signed is none, wherever it is set.
+func TestMadeByNobody(t *testing.T) {
+	for _, l := range []*Loaded{load(t, "queues: {made_by: []}"), load(t, "", "BALEFIRE_QUEUES_MADE_BY=")} {
+		if by := l.Node("/d").Queues.MadeBy; len(by) > 0 {
+			t.Errorf("it signs those of %v", by)
+		}
+	}
+	if by := load(t, "").Node("/d").Queues.MadeBy; !reflect.DeepEqual(by, []string{"role:work"}) {
+		t.Errorf("by default it signs those of %v", by)
+	}
+}
+
 func TestDocsDescribeEverySetting(t *testing.T) {
 	text := Markdown()
-	for _, s := range specs() {
-		if !strings.Contains(text, "`"+s.key+"`") {
-			t.Errorf("%s is not described", s.key)
+	for _, f := range fields() {
+		if !strings.Contains(text, "`"+f.Key+"`") {
+			t.Errorf("%s is not described", f.Key)
 		}
-		if s.tag.Get("doc") == "" {
-			t.Errorf("%s has no description", s.key)
+		if f.Tag.Get("doc") == "" {
+			t.Errorf("%s has no description", f.Key)
 		}
 	}
 	for _, s := range seedSettings {
@@ -388,12 +423,9 @@ func FuzzMerge(f *testing.F) {
 	f.Add("a: [[[[[[[")
 	f.Add("handlers:\n- &h {kind: a, type: echo, allow: [role:w]}\n- *h\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		l := &Loaded{origin: map[string]string{}, handlers: map[string]string{}}
-		if err := l.defaults(); err != nil {
-			t.Fatal(err)
-		}
+		l := newLoaded()
 		if l.merge("fuzz.yaml", []byte(text)) == nil && l.Validate() == nil {
-			_ = l.Settings()
+			_ = l.List()
 			_ = l.Node("/d")
 		}
 	})

@@ -6,6 +6,7 @@
 //	   └──▶ Validate ──▶ node.Config
 //
 // A setting has one name everywhere: net.listen in text, listen under net in
-// the file, BALEFIRE_NET_LISTEN in the environment. docs/configuration.md is
-// generated from the structs in this package, so the two cannot differ.
+// the file, BALEFIRE_NET_LISTEN in the environment. Package settings describes
+// those of the node; docs/configuration.md is generated from its structs and the
+// ones here, so that they cannot differ.
 package config

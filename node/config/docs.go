@@ -13,10 +13,8 @@ import (
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString(docsHead)
-	t := reflect.TypeFor[Config]()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Type.Kind() == reflect.Struct {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if f.Type.Kind() == reflect.Struct && !f.Anonymous {
 			docsSection(&b, f.Tag.Get("yaml"), f.Tag.Get("doc"))
 		}
 	}
@@ -61,15 +59,15 @@ two nodes on one machine. For a user without a node of their own, commands use t
 
 func docsSection(b *strings.Builder, name, doc string) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n\n| setting | default | limits | meaning |\n|---|---|---|---|\n", name, doc)
-	for _, s := range specs() {
-		if s.key != name && !strings.HasPrefix(s.key, name+".") {
+	for _, f := range fields() {
+		if f.Key != name && !strings.HasPrefix(f.Key, name+".") {
 			continue
 		}
-		text := s.tag.Get("defaultText")
+		text := f.Tag.Get("defaultText")
 		if text == "" {
-			text = strings.ReplaceAll(cmp.Or(s.tag.Get("default"), "none"), ",", ", ")
+			text = strings.ReplaceAll(cmp.Or(f.Tag.Get("default"), "none"), ",", ", ")
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", s.key, text, dash(s.limits()), s.tag.Get("doc"))
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", f.Key, text, dash(f.Limits()), f.Tag.Get("doc"))
 	}
 }
 
@@ -123,8 +121,8 @@ func docsSeeds(b *strings.Builder) {
 		text := s.fixed
 		here := "not a setting"
 		if s.key != "" {
-			spec, _ := find(s.key)
-			here, text = "`"+s.key+"`", spec.defaultText()
+			f, _ := find(s.key)
+			here, text = "`"+s.key+"`", f.Default()
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", s.name, here, dash(text), s.why)
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/balefire/balefire/settings"
 )
 
 const maxFile = 1 << 20 // limit of one configuration file in bytes
@@ -32,10 +34,7 @@ type Loaded struct {
 // Load reads, merges and validates a configuration. The error lists every
 // problem with its location.
 func Load(src Source) (*Loaded, error) {
-	l := &Loaded{origin: map[string]string{}, handlers: map[string]string{}}
-	if err := l.defaults(); err != nil {
-		return nil, err
-	}
+	l := newLoaded()
 	files, err := src.files()
 	if err != nil {
 		return nil, err
@@ -54,15 +53,11 @@ func Load(src Source) (*Loaded, error) {
 	return l, nil
 }
 
-func (l *Loaded) defaults() error {
-	for _, s := range specs() {
-		if text := s.tag.Get("default"); text != "" {
-			if err := s.set(&l.Config, text); err != nil {
-				return fmt.Errorf("default of %s: %w", s.key, err)
-			}
-		}
-	}
-	return nil
+// newLoaded returns the defaults.
+func newLoaded() *Loaded {
+	l := &Loaded{origin: map[string]string{}, handlers: map[string]string{}}
+	settings.SetDefaults(&l.Config)
+	return l
 }
 
 // files lists the existing files, the main one first.
@@ -117,15 +112,15 @@ func (l *Loaded) environment(environ []string) error {
 		if !strings.HasPrefix(name, "BALEFIRE_") {
 			continue
 		}
-		i := slices.IndexFunc(specs(), func(s spec) bool { return s.env() == name })
+		i := slices.IndexFunc(fields(), func(f settings.Field) bool { return env(f.Key) == name })
 		switch {
 		case i >= 0:
-			if err := specs()[i].set(&l.Config, value); err != nil {
+			if err := fields()[i].Set(&l.Config, value); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
-			l.origin[specs()[i].key] = name
+			l.origin[fields()[i].Key] = name
 		case looksLikeSetting(name):
-			errs = append(errs, fmt.Errorf("%s: no such setting%s", name, suggest(name, envNames())))
+			errs = append(errs, fmt.Errorf("%s: no such setting%s", name, settings.Suggest(name, envNames())))
 		}
 	}
 	return errors.Join(errs...)
@@ -133,28 +128,38 @@ func (l *Loaded) environment(environ []string) error {
 
 // looksLikeSetting reports whether the name of a variable starts with a section's name.
 func looksLikeSetting(name string) bool {
-	return slices.ContainsFunc(specs(), func(s spec) bool {
-		section, _, ok := strings.Cut(s.key, ".")
+	return slices.ContainsFunc(fields(), func(f settings.Field) bool {
+		section, _, ok := strings.Cut(f.Key, ".")
 		return ok && strings.HasPrefix(name, "BALEFIRE_"+strings.ToUpper(section)+"_")
 	})
 }
 
 func envNames() []string {
 	var out []string
-	for _, s := range specs() {
-		out = append(out, s.env())
+	for _, f := range fields() {
+		out = append(out, env(f.Key))
 	}
 	return out
 }
 
-// Settings lists every setting with its value and source.
-func (l *Loaded) Settings() []Setting {
+// A Setting is one value of a configuration with its source.
+type Setting struct {
+	Key     string `json:"key"`
+	Value   string `json:"value"`
+	Source  string `json:"source" doc:"default, FILE:LINE or the environment variable"`
+	Default string `json:"default"`
+	Env     string `json:"env,omitempty"`
+	Doc     string `json:"doc"`
+}
+
+// List lists every setting with its value and source.
+func (l *Loaded) List() []Setting {
 	var out []Setting
-	for _, s := range specs() {
-		set := Setting{Key: s.key, Value: s.text(&l.Config), Source: "default", Default: s.defaultText(), Env: s.env(), Doc: s.tag.Get("doc")}
-		if from, ok := l.origin[s.key]; ok {
+	for _, f := range fields() {
+		set := Setting{Key: f.Key, Value: f.Text(&l.Config), Source: "default", Default: f.Default(), Env: env(f.Key), Doc: f.Tag.Get("doc")}
+		if from, ok := l.origin[f.Key]; ok {
 			set.Source = from
-		} else if s.tag.Get("default") == "" {
+		} else if f.Tag.Get("default") == "" {
 			set.Value = set.Default // computed by the node
 		}
 		out = append(out, set)
@@ -171,10 +176,10 @@ func (l *Loaded) Settings() []Setting {
 // leaves the values out because they may be private.
 func (l *Loaded) Changed(other *Loaded) []string {
 	before, keys := map[string]string{}, []string{}
-	for _, s := range l.Settings() {
+	for _, s := range l.List() {
 		before[s.Key] = s.Value
 	}
-	for _, s := range other.Settings() {
+	for _, s := range other.List() {
 		if v, ok := before[s.Key]; !ok || v != s.Value {
 			keys = append(keys, s.Key)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -80,54 +81,54 @@ func (m *merger) section(n *yaml.Node, prefix string) {
 }
 
 func (m *merger) value(key string, k, v *yaml.Node) {
-	s, isSetting := find(key)
+	f, isSetting := find(key)
 	switch {
 	case k.Kind != yaml.ScalarNode || k.Value == "":
 		m.fail(k, "a key must be a non-empty word")
 	case key == handlersKey:
 		m.handlers(v)
 	case isSetting:
-		m.setting(s, v)
+		m.setting(f, v)
 	case isSection(key):
 		m.section(v, key+".")
 	default:
-		m.fail(k, "unknown setting %.80q%s", key, suggest(key, keys()))
+		m.fail(k, "unknown setting %.80q%s", key, settings.Suggest(key, keys()))
 	}
 }
 
-func (m *merger) setting(s spec, v *yaml.Node) {
+func (m *merger) setting(f settings.Field, v *yaml.Node) {
 	if v.Kind == yaml.AliasNode {
 		v = v.Alias
 	}
 	switch {
 	case v.Kind == yaml.ScalarNode && v.Tag == "!!null":
 		return // not set
-	case v.Kind == yaml.SequenceNode && s.isList():
+	case v.Kind == yaml.SequenceNode && f.IsList():
 		items := make([]string, 0, len(v.Content))
 		for _, item := range v.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" {
-				m.fail(item, "%s must be a list of words", s.key)
+				m.fail(item, "%s must be a list of words", f.Key)
 				return
 			}
 			items = append(items, item.Value)
 		}
-		if s.key == "dangerous" {
+		if f.Key == "dangerous" {
 			items = append(slices.Clone(m.loaded.Dangerous), items...)
 		}
-		s.setList(&m.loaded.Config, items)
-	case s.isList():
-		m.fail(v, "%s must be a list: write one entry per line, each after a dash", s.key)
+		f.SetList(&m.loaded.Config, items)
+	case f.IsList():
+		m.fail(v, "%s must be a list: write one entry per line, each after a dash", f.Key)
 		return
 	case v.Kind != yaml.ScalarNode:
-		m.fail(v, "%s must be a single value", s.key)
+		m.fail(v, "%s must be a single value", f.Key)
 		return
 	default:
-		if err := s.set(&m.loaded.Config, v.Value); err != nil {
-			m.fail(v, "%s: %v", s.key, err)
+		if err := f.Set(&m.loaded.Config, v.Value); err != nil {
+			m.fail(v, "%s: %v", f.Key, err)
 			return
 		}
 	}
-	m.loaded.origin[s.key] = fmt.Sprintf("%s:%d", m.path, v.Line)
+	m.loaded.origin[f.Key] = fmt.Sprintf("%s:%d", m.path, v.Line)
 }
 
 func (m *merger) handlers(v *yaml.Node) {
@@ -168,7 +169,7 @@ func (m *merger) knownFields(item *yaml.Node) bool {
 	good := true
 	for i := 0; i < len(item.Content); i += 2 {
 		if k := item.Content[i]; !slices.Contains(handlerFields(), k.Value) {
-			m.fail(k, "unknown setting %.80q of a handler%s", k.Value, suggest(k.Value, handlerFields()))
+			m.fail(k, "unknown setting %.80q of a handler%s", k.Value, settings.Suggest(k.Value, handlerFields()))
 			good = false
 		}
 	}
@@ -199,15 +200,15 @@ func handlerText(h wire.HandlerSpec) string {
 }
 
 func isSection(key string) bool {
-	return slices.ContainsFunc(specs(), func(s spec) bool { return strings.HasPrefix(s.key, key+".") })
+	return slices.ContainsFunc(fields(), func(f settings.Field) bool { return strings.HasPrefix(f.Key, key+".") })
 }
 
 // keys lists the names of all settings and sections.
 func keys() []string {
 	out := []string{handlersKey}
-	for _, s := range specs() {
-		out = append(out, s.key)
-		if section, _, ok := strings.Cut(s.key, "."); ok && !slices.Contains(out, section) {
+	for _, f := range fields() {
+		out = append(out, f.Key)
+		if section, _, ok := strings.Cut(f.Key, "."); ok && !slices.Contains(out, section) {
 			out = append(out, section)
 		}
 	}

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/balefire/balefire/settings"
 )
 
 // Starter returns the text of a first configuration file with examples of the
@@ -18,7 +20,7 @@ func Starter(listen []string) string {
 			fmt.Fprintf(&b, "    - %s\n", a)
 		}
 	} else {
-		b.WriteString("\n# net:\n#   listen: [" + strings.Join(defaultListen(), ", ") + "]\n")
+		b.WriteString("\n# net:\n#   listen: [" + strings.Join(settings.Default().Net.Listen, ", ") + "]\n")
 	}
 	b.WriteString(`
 # store:
@@ -33,9 +35,4 @@ func Starter(listen []string) string {
 #     allow: [role:work]   # or peer:NAME
 `)
 	return b.String()
-}
-
-func defaultListen() []string {
-	s, _ := find("net.listen")
-	return splitList(s.tag.Get("default"))
 }

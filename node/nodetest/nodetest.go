@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/settings"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
@@ -41,11 +42,11 @@ func Open(t testing.TB, change func(*node.Config)) *node.Node {
 }
 
 func config(t testing.TB, change func(*node.Config)) node.Config {
-	cfg := node.Config{
-		Dir: filepath.Join(t.TempDir(), "node"), Logger: slog.New(slog.DiscardHandler), Store: node.StoreConfig{Reserve: 1},
-		Net:       node.NetConfig{Listen: []string{"/ip4/127.0.0.1/tcp/0"}, NoDHT: true, NoMDNS: true, NoRelay: true, Relays: -1, OwnMetrics: true},
-		Simulated: node.Simulation{Engine: mem.New()},
-	}
+	cfg := node.DefaultConfig(filepath.Join(t.TempDir(), "node"))
+	cfg.Logger, cfg.Simulated.Engine = slog.New(slog.DiscardHandler), mem.New()
+	cfg.Store.Reserve = 1
+	cfg.Net = settings.Net{Listen: []string{"/ip4/127.0.0.1/tcp/0"}} // all else is off
+	cfg.Mail.Keep = 0
 	if change != nil {
 		change(&cfg)
 	}

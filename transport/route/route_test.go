@@ -11,6 +11,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
+// weights are those that a node has by default.
+var weights = Weights{Bandwidth: 1, Latency: 1, Loss: 2}
+
 func TestScore(t *testing.T) {
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
 	tests := []struct {
@@ -19,11 +22,11 @@ func TestScore(t *testing.T) {
 		p    Path
 		want Score
 	}{
-		{"nothing is known", Weights{}, Path{}, Score{1, 0.5, 0.5, 0}},
-		{"the half values", Weights{}, Path{HalfRTT, HalfLoss, HalfRate}, Score{0, 0.5, 0.5, 1}},
+		{"nothing is known", weights, Path{}, Score{1, 0.5, 0.5, 0}},
+		{"the half values", weights, Path{HalfRTT, HalfLoss, HalfRate}, Score{0, 0.5, 0.5, 1}},
 		{"a weight is the value of the best", Weights{4, 3, 1}, Path{1, 0, 1e15}, Score{7, 4, 3, 0}},
-		{"everything is lost", Weights{Loss: 1}, Path{HalfRTT, 1, HalfRate}, Score{1 - 1/1.02, 0.5, 0.5, 1 / 1.02}},
-		{"an omitted term", Weights{Bandwidth: -1}, Path{Rate: 1e9}, Score{0.5, 0, 0.5, 0}},
+		{"everything is lost", Weights{1, 1, 1}, Path{HalfRTT, 1, HalfRate}, Score{1 - 1/1.02, 0.5, 0.5, 1 / 1.02}},
+		{"an omitted term", Weights{Latency: 1, Loss: 2}, Path{Rate: 1e9}, Score{0.5, 0, 0.5, 0}},
 	}
 	for _, tt := range tests {
 		got := tt.w.Score(tt.p)
@@ -62,7 +65,7 @@ func TestBetterInEveryTermNeverLoses(t *testing.T) {
 // TestTermsAreBounded checks that no term exceeds its weight.
 func TestTermsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := Weights{}.withDefaults()
+		w := weights
 		s := w.Score(genPath(t, "a"))
 		if s.Bandwidth < 0 || s.Bandwidth > w.Bandwidth || s.Latency < 0 || s.Latency > w.Latency || s.Loss < 0 || s.Loss > w.Loss {
 			t.Fatalf("%+v", s)
@@ -75,8 +78,8 @@ func TestTermsAreBounded(t *testing.T) {
 func TestJoinedPathIsWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := genPath(t, "a"), genPath(t, "b")
-		j := Weights{}.Score(Join(a, b)).Total
-		if j > (Weights{}).Score(a).Total+1e-9 || j > (Weights{}).Score(b).Total+1e-9 {
+		j := weights.Score(Join(a, b)).Total
+		if j > weights.Score(a).Total+1e-9 || j > weights.Score(b).Total+1e-9 {
 			t.Fatalf("%+v and %+v are better together", a, b)
 		}
 	})

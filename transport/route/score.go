@@ -21,12 +21,11 @@ type Path struct {
 
 // Weights holds α, β and γ of the score. A weight is the value of the best possible term:
 // of an unlimited bandwidth, of an unlimited latency⁻¹, and of a path that loses
-// everything. The zero value of each field means its default; a negative one omits the
-// term.
+// everything. A weight of zero omits the term; none is negative.
 type Weights struct {
-	Bandwidth float64 // α; default 1
-	Latency   float64 // β; default 1
-	Loss      float64 // γ; default 2
+	Bandwidth float64 // α
+	Latency   float64 // β
+	Loss      float64 // γ
 }
 
 // The values at which a term has half of its weight. An unknown bandwidth or latency
@@ -36,14 +35,6 @@ const (
 	HalfRTT  = 50 * time.Millisecond // the other half lies between 50 ms and zero
 	HalfLoss = 0.02                  // where QUIC has lost most of its throughput
 )
-
-func (w Weights) withDefaults() Weights {
-	return Weights{
-		Bandwidth: max(0, cmp.Or(w.Bandwidth, 1)),
-		Latency:   max(0, cmp.Or(w.Latency, 1)),
-		Loss:      max(0, cmp.Or(w.Loss, 2)),
-	}
-}
 
 // A Score is the quality of a path, higher is better, with its three terms.
 type Score struct {
@@ -57,7 +48,6 @@ type Score struct {
 // number from 0 to 1, as x/(x + half), so that bytes, seconds and shares can be added and
 // no term dominates: doubling an ample bandwidth adds little.
 func (w Weights) Score(p Path) Score {
-	w = w.withDefaults()
 	rate, rtt := p.Rate, p.RTT
 	if rate <= 0 {
 		rate = HalfRate
