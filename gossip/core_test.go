@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -35,39 +34,51 @@ func TestTwentyNodesConverge(t *testing.T) {
 	}
 }
 
-// A root that differs leads to an exchange with its publisher: by about two of the others, or by
-// a node that finds a second one different.
+// A root that differs leads to an exchange with its publisher, by about two of the others. A node
+// that finds a second one different begins one with any member: all may find that at once.
 func TestDifferentRootLeadsToAnExchange(t *testing.T) {
 	const size = 15
 	s := newSim(1, size, testTuning())
 	s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
-	due := func(n, o *simNode, same bool) bool {
-		m := n.core.members[o.id]
-		n.core.syncs.queue, m.synced = nil, 0
+	due := func(n, o *simNode, same bool) *simNode {
+		n.core.syncs.queue = nil
+		for _, m := range n.core.members {
+			m.synced = 0
+		}
 		n.core.RootReceived(s.now, o.id, same)
-		return slices.ContainsFunc(n.core.syncs.queue, func(w pendingSync) bool { return w.m == m })
+		for _, w := range n.core.syncs.queue {
+			return s.find(w.m.id)
+		}
+		return nil
 	}
 	const rounds = 100
-	odd := 0
+	first, second := 0, map[*simNode]int{}
 	for range rounds {
-		for _, n := range s.nodes[1:] {
-			if due(n, s.nodes[0], true) {
+		for _, n := range s.nodes[2:] {
+			if due(n, s.nodes[0], true) != nil {
 				t.Fatal("an exchange because of the same root")
 			}
-			if due(n, s.nodes[0], false) {
-				odd++
+			switch due(n, s.nodes[0], false) {
+			case nil:
+			case s.nodes[0]:
+				first++
+			default:
+				t.Fatal("a different root leads to an exchange with another node")
 			}
-			second := s.nodes[1]
-			if second == n {
-				second = s.nodes[2]
-			}
-			if !due(n, second, false) {
+			with := due(n, s.nodes[1], false)
+			if with == nil {
 				t.Fatal("no exchange after two different roots")
 			}
+			second[with]++
 		}
 	}
-	if each := float64(odd) / rounds; each < 1.5 || each > 2.6 {
-		t.Errorf("one root differs: %.1f of %d nodes begin an exchange", each, size-1)
+	if each := float64(first) / rounds; each < 1.3 || each > 2.6 {
+		t.Errorf("one root differs: %.1f of %d nodes begin an exchange", each, size-2)
+	}
+	for n, all := range second {
+		if each := float64(all) / rounds; each > 2 {
+			t.Errorf("two roots differ: %.1f of %d nodes begin an exchange with node %d", each, size-2, n.i)
+		}
 	}
 }
 

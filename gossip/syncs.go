@@ -101,7 +101,8 @@ func (c *Core) syncRandom(now time.Duration) {
 
 // RootReceived compares another node's published root: a difference leads to an exchange. If only
 // the root of that node differs, so that most others see a difference too, about two of them begin one: it may
-// be behind a narrow link.
+// be behind a narrow link. After two differences in a row this node may lack something itself; while
+// a record spreads most others see that too, so that they do not all ask the same node.
 func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
@@ -110,7 +111,14 @@ func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []A
 		return c.end(now)
 	}
 	c.syncs.different++
-	if m := c.members[from]; m != nil && (c.syncs.different > 1 || c.rand.IntN(max(c.alive, 1)) < 2) {
+	m := c.members[from]
+	switch {
+	case m == nil:
+	case c.syncs.different > 1:
+		for _, m := range c.pick(1, func(m *member) bool { return m.status == Alive }) {
+			c.requestSync(now, m, false)
+		}
+	case c.rand.IntN(max(c.alive, 1)) < 2:
 		c.requestSync(now, m, false)
 	}
 	return c.end(now)
