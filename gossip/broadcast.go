@@ -17,6 +17,7 @@ const (
 	describeEvery = 2 * time.Second  // between two calls of Config.Self
 	loadEvery     = 5 * time.Second  // minimum between two records that differ only in the work
 	measuredEvery = time.Minute      // minimum between two that differ only in measurements, which vary at rest, and random up to twice that
+	measuredShare = 2 * time.Second  // minimum between two such records of all members: each crosses every link several times
 	relaysSpread  = 10 * time.Second // within which a change of the relays is published, at random, while one of them stays
 	// maxTopic leaves room in a gossip message for what surrounds the rumors.
 	maxTopic = proto.MaxControl - 1<<10
@@ -26,7 +27,7 @@ const (
 type selfRecord struct {
 	info    Self
 	at      time.Duration
-	spread  time.Duration // until it is replaced for measurements, beyond measuredEvery
+	spread  float64       // random, 0 to 1: how much later than the minimum it is replaced
 	relays  time.Duration // since when the relays are others, of which one stays; 0: they are not
 	leaving bool
 }
@@ -97,21 +98,28 @@ func (r *Runner) describeLoop(ctx context.Context) error {
 func (r *Runner) Describe() {
 	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
-		if r.self.leaving || !r.self.due(own, now) {
+		if r.self.leaving || !r.self.due(own, now, measuredInterval(r.core.alive+1)) {
 			return nil
 		}
-		r.self = selfRecord{info: own, at: now, spread: r.core.jitter(measuredEvery)}
+		r.self = selfRecord{info: own, at: now, spread: r.core.rand.Float64()}
 		return r.core.Revise(now)
 	})
 }
 
-// due reports whether s is replaced now by a record with p. What a change of the network lets
-// all measure at once, or the death of a relay, they do not all publish at once: a narrow link
-// could not take it.
-func (s *selfRecord) due(p Self, now time.Duration) bool {
+// measuredInterval returns the minimum time between two records of one of n members that differ
+// only in measurements. In a mesh of more than 30 it grows with n, so that the links do not carry
+// more of them than there.
+func measuredInterval(n int) time.Duration {
+	return max(measuredEvery, time.Duration(n)*measuredShare)
+}
+
+// due reports whether s is replaced now by a record with p; measured is at least between two that
+// differ only in measurements. What a change of the network lets all measure at once, or the death
+// of a relay, they do not all publish at once: a narrow link could not take it.
+func (s *selfRecord) due(p Self, now, measured time.Duration) bool {
 	age := s.info.minAge(p)
 	if age == measuredEvery {
-		age += s.spread
+		age = measured + time.Duration(s.spread*float64(measured))
 	}
 	switch {
 	case slices.Equal(s.info.Relays, p.Relays):
@@ -120,7 +128,7 @@ func (s *selfRecord) due(p Self, now time.Duration) bool {
 		if s.relays == 0 {
 			s.relays = max(now, 1)
 		}
-		age = max(age, s.relays-s.at+time.Duration(float64(s.spread)/float64(measuredEvery)*float64(relaysSpread)))
+		age = max(age, s.relays-s.at+time.Duration(s.spread*float64(relaysSpread)))
 	}
 	return now-s.at >= age
 }

@@ -48,21 +48,23 @@ func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 	}
 
 	// What many nodes see at once they publish at random moments.
-	measured := selfRecord{info: was, spread: 20 * time.Second}
+	measured := selfRecord{info: was, spread: 0.25}
 	louder := with(func(s *Self) { s.Hops = hops(1, 60) })
-	if least := measuredEvery + 20*time.Second; measured.due(louder, least-1) || !measured.due(louder, least) {
-		t.Errorf("a measurement is not published after %v", least)
+	for members, least := range map[int]time.Duration{1: 75 * time.Second, 30: 75 * time.Second, 60: 150 * time.Second, 200: 500 * time.Second} {
+		if every := measuredInterval(members); measured.due(louder, least-1, every) || !measured.due(louder, least, every) {
+			t.Errorf("a measurement is not published after %v among %d members", least, members)
+		}
 	}
 	const at = time.Hour // when relay 1 dies
-	lost := selfRecord{info: was, spread: measuredEvery / 2}
+	lost := selfRecord{info: was, spread: 0.5}
 	left, next := with(func(s *Self) { s.Relays = relays(2) }), with(func(s *Self) { s.Relays = relays(2, 3) })
-	if least := at + relaysSpread/2; lost.due(left, at) || lost.due(next, least-1) || !lost.due(next, least) {
+	if least := at + relaysSpread/2; lost.due(left, at, measuredEvery) || lost.due(next, least-1, measuredEvery) || !lost.due(next, least, measuredEvery) {
 		t.Errorf("a lost relay is not published %v later", least-at)
 	}
-	if lost.due(was, at+relaysSpread/2); lost.due(left, at+relaysSpread) {
+	if lost.due(was, at+relaysSpread/2, measuredEvery); lost.due(left, at+relaysSpread, measuredEvery) {
 		t.Error("a relay that is lost again is published at once")
 	}
-	if !lost.due(with(func(s *Self) { s.Relays = relays(3) }), at) {
+	if !lost.due(with(func(s *Self) { s.Relays = relays(3) }), at, measuredEvery) {
 		t.Error("a node that no relay reaches does not publish that at once")
 	}
 }

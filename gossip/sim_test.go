@@ -24,6 +24,9 @@ type sim struct {
 	bad   map[int]float64       // additional loss of single nodes, both ways
 	slow  map[int]time.Duration // additional delay of single nodes, both ways
 
+	topic func(from *simNode, a *Action)       // publishes; nil: what is published reaches all others directly
+	sent  func(from, to *simNode, e *simEvent) // receives all messages that are not published; may be nil
+
 	events    func(at *simNode, e *Event) // receives all events of all nodes
 	messages  uint64                      // probes and replies sent
 	accused   int                         // accusations published that state SUSPECT
@@ -251,12 +254,20 @@ func (s *sim) act(n *simNode, actions []Action) {
 					s.sentenced++
 				}
 			}
+			if s.topic != nil {
+				s.topic(n, a)
+				continue
+			}
 			for _, o := range s.nodes {
 				if o != n && o.up {
 					s.send(n, o, simEvent{kind: simRumors, updates: a.Updates}, true)
 				}
 			}
 		case DoRoot:
+			if s.topic != nil {
+				s.topic(n, a)
+				continue
+			}
 			for _, o := range s.nodes {
 				if o != n && o.up {
 					s.send(n, o, simEvent{kind: simRoot, root: n.core.Root()}, true)
@@ -283,6 +294,9 @@ func (s *sim) send(from, to *simNode, e simEvent, lossy bool) {
 	}
 	for !lossy && s.rand.Float64() < loss {
 		delay += 200 * time.Millisecond
+	}
+	if s.sent != nil {
+		s.sent(from, to, &e)
 	}
 	x := s.event()
 	*x = e

@@ -125,11 +125,11 @@ const (
 
 // overlay returns the parameters of gossipsub: a node sends each message to four others,
 // its own too, not to six to twelve as by default, and tells three more once that it has it, not
-// three times. Links may be narrow, and what is lost is found by comparison.
+// a quarter of all members three times. Links may be narrow, and what is lost is found by comparison.
 func overlay() pubsub.GossipSubParams {
 	p := pubsub.DefaultGossipSubParams()
 	p.D, p.Dlo, p.Dhi, p.Dscore, p.Dout, p.Dlazy = 4, leastOverlay, 6, 2, 1, 3
-	p.HistoryGossip = 1
+	p.HistoryGossip, p.GossipFactor = 1, 0
 	return p
 }
 
