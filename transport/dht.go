@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -78,7 +77,6 @@ func (d *discovery) joinDHT() (*memberDHT, error) {
 		dht.DisableValues(),
 		dht.DisableAutoRefresh(),      // the table has the members that are connected: nearly all
 		dht.LookupCheckConcurrency(0), // adopt adds them: they need not prove that they answer, by kilobytes each
-		dht.BootstrapPeersFunc(w.bootstrapPeers),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return w.members.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
 		dht.AddressFilter(w.plausible),
@@ -96,19 +94,6 @@ func (w *memberDHT) close() {
 	if err := w.dht.Close(); err != nil {
 		w.log.Debug("closing the DHT", "why", err)
 	}
-}
-
-// bootstrapPeers returns some known members to start with.
-func (w *memberDHT) bootstrapPeers() []peer.AddrInfo {
-	known := w.members.contacts()
-	rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
-	var all []peer.AddrInfo
-	for _, c := range known[:min(len(known), maxDials)] {
-		if addrs, err := parseAddrs(c.Peer, c.Addrs); err == nil && len(addrs) > 0 {
-			all = append(all, peer.AddrInfo{ID: toLibp2p(c.Peer), Addrs: addrs})
-		}
-	}
-	return all
 }
 
 // askable reports whether a lookup may proceed to p, which another member returned.

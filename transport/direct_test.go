@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -86,5 +87,41 @@ func TestRestartedRelayServesAgain(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestDirectPathAfterFailedDials checks that a relayed connection becomes direct at once although
+// the addresses of the peer, behind a firewall, have been dialed without success before: the packets of
+// a handshake come ever more rarely, and a dial that joins an old one waits for the next.
+func TestDirectPathAfterFailedDials(t *testing.T) {
+	for pause := time.Duration(0); pause < 4*time.Second; pause += time.Second {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newReachSimWith(t, 3, transporttest.Cone, wan, func(n *simNode, cfg *transport.Config) {
+					cfg.DHT = n.id == 1
+					if n.id == 0 {
+						n.knows = []int{2}
+					}
+				})
+				defer m.close()
+				relayed := m.contact
+				m.contact = func(i int, c *proto.Contact) {
+					relayed(i, c)
+					c.Addrs = []string{m.Addr(i)}
+				}
+				m.nodes[1].stop()
+				m.nodes[0].stop()
+				m.nodes[1].start()
+				time.Sleep(pause)
+				m.nodes[0].start()
+				met := m.await(20*time.Second, "first contact", func() bool { return m.nodes[1].Connected(m.nodes[0].Peer()) })
+				first := m.status(1, 0)
+				took := m.await(20*time.Second, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
+				t.Logf("connected after %v (%s), direct %v later", met, first.Path, took)
+				if first.Direct || took > 500*time.Millisecond {
+					t.Errorf("direct %v after the first connection, %s; want at most 0.5s after a relayed one: %+v", took, first.Path, m.nodes[1].Paths(m.nodes[0].Peer()).Punches)
+				}
+			})
+		})
 	}
 }

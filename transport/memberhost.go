@@ -23,7 +23,8 @@ import (
 var errStranger = errors.New("transport: no hello has been exchanged with the peer")
 
 // errRedialed is returned for a contact that a query would dial: the redial loop does, at
-// the pace that suits it.
+// the pace that suits it. A dial of another one that goes on would do harm: libp2p lets all
+// dials of an address share one handshake, whose packets come ever more rarely.
 var errRedialed = errors.New("transport: the contact is not connected")
 
 // A memberHost is the host as gossip and the DHT see it: a network of verified members.
@@ -160,16 +161,15 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	if c.members.verified(info.ID) {
 		return nil
 	}
-	addrs := info.Addrs
-	known := c.members.known()[p]
-	switch {
-	case len(addrs) == 0 && known:
+	if c.members.known()[p] {
 		return errRedialed
-	case len(addrs) == 0:
+	}
+	addrs := info.Addrs
+	if len(addrs) == 0 {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
-	if c.members.isMember(p) || known {
+	if c.members.isMember(p) {
 		return c.dialer.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.found.tryHello(ctx, p, told)
