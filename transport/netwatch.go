@@ -82,6 +82,7 @@ func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.C
 // addressesChanged reacts to a change of this machine's network.
 func (t *Transport) addressesChanged() {
 	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
+	t.puncher.seen.networkChanged()
 	t.BroadcastHello()
 	t.peers.mu.Lock()
 	now := t.cfg.Clock.Mono()

@@ -162,3 +162,27 @@ func TestBytesOnTheirWayAreNoAnswer(t *testing.T) {
 		}
 	})
 }
+
+// TestDirectAgainAtANewAddress checks that a pair behind NATs is direct again soon after one of
+// them has got another address, although its connections to the relays live on.
+func TestDirectAgainAtANewAddress(t *testing.T) {
+	for _, dialer := range []int{0, 1} {
+		t.Run([]string{"dialed by the one that moves", "dialed by the other one"}[dialer], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := bodyMesh(t, dialer)
+				defer m.close()
+				for i := range 3 {
+					m.Readdress(0)
+					time.Sleep(time.Second) // the addresses of interfaces are read once a second
+					m.nodes[0].AddressesChanged()
+					left := m.await(time.Minute, "the dead path is left", func() bool { return !m.direct(1, 0) || !m.direct(0, 1) })
+					took := m.await(time.Hour, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
+					t.Logf("change %d: the dead path was left after %v, direct again %v later", i, left, took)
+					if took > 30*time.Second {
+						t.Errorf("direct again after %v, want at most 30s: %+v %+v", took, m.nodes[0].Paths(m.nodes[1].Peer()).Punches, m.nodes[0].Reach().Observed)
+					}
+				}
+			})
+		})
+	}
+}

@@ -2,9 +2,11 @@ package transport
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
@@ -28,8 +30,10 @@ type Observation struct {
 // observed holds this node's addresses as seen by others. An observation is valid while
 // the connection on which it was made is open, since NAT mappings expire too.
 type observed struct {
-	mu     sync.Mutex
-	byConn map[network.Conn]ma.Multiaddr
+	mu      sync.Mutex
+	byConn  map[network.Conn]ma.Multiaddr
+	changed time.Time // when the network of this machine changed last; zero: never
+	renewed time.Time // when a connection was last closed for a new observation
 }
 
 func newObserved() *observed { return &observed{byConn: make(map[network.Conn]ma.Multiaddr)} }
@@ -46,12 +50,73 @@ func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
 	if _, known := o.byConn[c]; !known && len(o.byConn) >= maxObservers {
 		return false
 	}
+	if !o.isOld(c) {
+		maps.DeleteFunc(o.byConn, func(d network.Conn, b ma.Multiaddr) bool {
+			return o.isOld(d) && manet.IsPublicAddr(b) == manet.IsPublicAddr(a)
+		})
+	}
 	fresh := true
 	for _, b := range o.byConn {
 		fresh = fresh && !a.Equal(b)
 	}
 	o.byConn[c] = a
 	return fresh
+}
+
+// isOld reports whether c was opened before the last change of the network. The caller holds mu.
+func (o *observed) isOld(c network.Conn) bool { return c.Stat().Opened.Before(o.changed) }
+
+// networkChanged records that the network of this machine has changed.
+func (o *observed) networkChanged() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.changed = time.Now()
+}
+
+// renewEvery is the time between two connections that are closed for a new observation.
+const renewEvery = 10 * time.Second
+
+// outdated returns the connections with an observation from before the last change of the
+// network, if one of them may be closed now for a new one.
+func (o *observed) outdated() (old []network.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.renewed) < renewEvery {
+		return nil
+	}
+	for c := range o.byConn {
+		if o.isOld(c) {
+			old = append(old, c)
+		}
+	}
+	if len(old) > 0 {
+		o.renewed = time.Now()
+	}
+	return old
+}
+
+// observeAgain closes a connection to a relay that is older than the last change of the network,
+// if there is no newer one: QUIC carries a connection along to another address, but only a new
+// one shows how others see this node now. If there is another relay than the one that p is
+// reached through, it is a connection to that.
+func (pu *puncher) observeAgain(p proto.PeerID) {
+	old := pu.seen.outdated()
+	pu.peers.mu.Lock()
+	var via proto.PeerID
+	if c := pu.peers.get(p).best(); c != nil {
+		via, _ = relayOf(c.raw.RemoteMultiaddr())
+	}
+	var again *conn
+	for _, raw := range old {
+		if c := pu.peers.conns[raw]; c != nil && c.reservedAt.Load() > 0 && (again == nil || again.peer == via) {
+			again = c
+		}
+	}
+	pu.peers.mu.Unlock()
+	if again != nil {
+		pu.log.Info("connecting to a relay again, to learn this node's new address", "relay", again.peer)
+		again.raw.Close()
+	}
 }
 
 // drop removes the observation made on c.

@@ -338,6 +338,7 @@ func (pu *puncher) tryDirect(ctx context.Context, p proto.PeerID, punches bool) 
 	}
 	if err := pu.dialDirect(ctx, p); err != nil {
 		pu.log.Debug("no direct path", "peer", p, "why", err)
+		pu.observeAgain(p)
 	}
 }
 
