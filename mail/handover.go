@@ -306,6 +306,9 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
 					return 0, fmt.Errorf("%w: origin %d", box.ErrBadRecord, i)
 				}
+				if p.Origins[i-1] == b.cfg.Self {
+					return 0, nil
+				}
 				return b.originOf(p.Origins[i-1]), nil
 			})
 			if e != nil {

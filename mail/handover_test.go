@@ -337,3 +337,35 @@ func TestSettledBeforeABoxIsStill(t *testing.T) {
 		}
 	})
 }
+
+// I21: a mail with a dedupe key that a program sends again is the same mail, though the box came to its
+// node, or went from it and came back.
+func TestDedupeKeysOfAMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := newFixture(t, Config{Self: homeID}), newFixture(t, Config{Self: originID})
+		h := &handing{t: t, at: here, to: there, name: "agent:ceo"}
+		h.at.mailbox(h.name)
+		keyed := func(f *fixture, body string) []byte {
+			return f.letter(body, func(l *proto.Letter) { l.Dedupe = []byte("k") })
+		}
+		again := func(f *fixture, body string) {
+			t.Helper()
+			sent, err := f.Send(t.Context(), []Item{{Box: h.name, Letter: keyed(f, body)}}, false)
+			if err != nil || sent[0].Code != proto.CodeOK || !sent[0].Duplicate || sent[0].ID.IsZero() {
+				t.Errorf("%s is sent again: %+v, %v", body, sent, err)
+			}
+		}
+		if _, err := here.Send(t.Context(), []Item{{Box: h.name, Letter: keyed(here, "mine")}}, false); err != nil {
+			t.Fatal(err)
+		}
+		here.take(&proto.Bundle{Number: 1, Box: h.name, Chain: proto.Normal, Runs: []*proto.Run{{Boot: 5, First: 1, Count: 1}}, Letters: keyed(here, "yours")}, nil)
+		h.must(h.steps())
+		again(there, "yours")
+		h.at, h.to, h.moves = there, here, 9
+		h.must(h.steps())
+		again(here, "mine")
+		if got := here.all(h.name); !slices.Equal(got, []string{"mine", "yours"}) {
+			t.Errorf("%q", got)
+		}
+	})
+}

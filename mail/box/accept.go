@@ -330,8 +330,10 @@ func (d *dedupe) put(key [16]byte, f firstMail) {
 	if d.generations[0] == nil {
 		d.generations[0] = map[[16]byte]firstMail{}
 	}
+	if _, again := d.generations[0][key]; !again {
+		d.hold(f.origin, 1)
+	}
 	d.generations[0][key] = f
-	d.hold(f.origin, 1)
 }
 
 // hold notes that an origin has n more keys.

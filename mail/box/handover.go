@@ -320,7 +320,7 @@ func (s *State) takeMail(b *box, p Place, length int, seq uint64, m *Mail) Resul
 	switch size := int64(len(m.Letter)); {
 	case problem != nil:
 		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: problem.Error()}
-	case seq == 0 || seq >= b.next || m.spooled() || int64(m.Origin) > int64(len(s.peers)) || len(l.Subject) > 0 && b.settings.Kind != Topic:
+	case seq == 0 || seq >= b.next || m.spooled() || int64(m.Origin) > int64(len(s.peers)):
 		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: "a mail that does not fit its box"}
 	case s.bytes+size > limit:
 		return refuse(proto.CodeFull, "the node has too much mail")
@@ -331,7 +331,7 @@ func (s *State) takeMail(b *box, p Place, length int, seq uint64, m *Mail) Resul
 	}
 	s.put(b, seq, p, length, m, &l)
 	if key := dedupeKey(b.id, m.Origin, l.Dedupe); len(l.Dedupe) > 0 && s.dedupe.len() < int(or(s.limits.Keys, defaultKeys)) {
-		if _, known := s.dedupe.get(key); !known {
+		if first, _ := s.dedupe.get(key); first.seq < seq { // an older mail with it was forgotten
 			s.dedupe.put(key, firstMail{l.ID, seq, contentHash(&l), m.Origin})
 		}
 	}
@@ -555,7 +555,8 @@ func AppendServe(dst []byte, id BoxID, settings *BoxSettings) []byte {
 func AppendLeave(dst []byte, id BoxID) []byte { return appendPart(dst, id, 0, &part{op: partLeave}) }
 
 // ForCopy returns a record that comes from the old home of a box as one for its copy. The error
-// wraps [ErrBadRecord] if it cannot be a part of one. Origin returns the index here of one there.
+// wraps [ErrBadRecord] if it cannot be a part of one. Origin returns the index here of one there; 0:
+// it is this node. A mail of this node has no number in a chain.
 func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte, error) {
 	h, d, err := parseHead(rec)
 	switch {
@@ -582,7 +583,9 @@ func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte,
 	if m.Origin, err = origin(m.Origin); err != nil {
 		return nil, err
 	}
-	m.Box = id
+	if m.Box = id; m.Origin == 0 {
+		m.Chain, m.Number, m.Prev = 0, proto.Seq{}, proto.Seq{}
+	}
 	return AppendMove(nil, seq, AppendMail(nil, &m))
 }
 

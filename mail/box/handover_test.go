@@ -428,7 +428,7 @@ func FuzzForCopy(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, rec []byte) {
-		out, err := ForCopy(rec, 1, func(i uint32) (uint32, error) { return i, nil })
+		out, err := ForCopy(rec, 1, func(i uint32) (uint32, error) { return i | 1, nil })
 		if err != nil {
 			return
 		}
@@ -439,4 +439,30 @@ func FuzzForCopy(f *testing.F) {
 			t.Errorf("%x: %+v, %v", out, h, err)
 		}
 	})
+}
+
+// A mailbox may have mail with a subject, which came through a topic, and two mails with one dedupe key,
+// if the first waits for longer than the key is known: the newer one has it at the new home, too.
+func TestMailThatACopyMayHave(t *testing.T) {
+	src, dst := newBench(t), newBench(t)
+	dst.apply(AppendRemoveBox(nil, 1))
+	src.mustSend(note{dedupe: "k", body: "old", subject: "eu.a", ttl: 80 * time.Hour})
+	for range 40 {
+		src.wait(time.Hour)
+	}
+	second := note{dedupe: "k", body: "new", ttl: 80 * time.Hour}
+	src.mustSend(second)
+	src.stage(1, Still)
+	at := dst.copyOf(src, 1)
+	dst.take(src, at, src.parts(1))
+	if r := dst.serve(at); r.Code != proto.CodeOK {
+		t.Fatalf("%+v", r)
+	}
+	second.box, second.origin = at, dst.s.Origin(oldHome)
+	if r := dst.send(second); !r.Duplicate || r.Seq != 2 {
+		t.Errorf("the newer mail is sent again: %+v", r)
+	}
+	if n := dst.s.dedupe.held[second.origin]; n != 1 {
+		t.Errorf("%d keys are held", n)
+	}
 }
