@@ -4,25 +4,54 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // A modelDone is a mail that is done and kept.
 type modelDone struct{ size, at int64 } // at: Unix seconds; 0: it is not known yet
 
-// keep keeps a mail that is done, and forgets the oldest of what is too much.
+// keep keeps a mail that is done, if its box keeps such mail.
 func (m *model) keep(b *modelBox, seq uint64) {
 	if x := b.mails[seq]; b.settings.Keep > 0 && !x.large {
-		b.done[seq] = modelDone{int64(x.size), 0}
-		if m.at > 0 {
-			b.done[seq] = modelDone{int64(x.size), max(x.when/1000, (m.at+999)/1000)}
-		}
+		m.keepMail(b, seq, x)
+	}
+}
+
+// keepMail keeps a mail, and forgets the oldest of what is too much.
+func (m *model) keepMail(b *modelBox, seq uint64, x *modelMail) {
+	b.done[seq] = modelDone{int64(x.size), 0}
+	if m.at > 0 {
+		b.done[seq] = modelDone{int64(x.size), max(x.when/1000, (m.at+999)/1000)}
 	}
 	b.trim()
-	if m.limit > 0 && b.kept() > m.limit {
-		for b.kept() > m.limit-m.limit/16 {
-			delete(b.done, slices.Min(slices.Collect(maps.Keys(b.done))))
+	if m.limit == 0 || m.kept() <= m.limit {
+		return
+	}
+	for limit := m.limit - m.limit/16; m.kept() > limit; {
+		var most *modelBox
+		for _, id := range slices.Sorted(maps.Keys(m.boxes)) {
+			if b := m.boxes[id]; most == nil || b.kept() > most.kept() {
+				most = b
+			}
+		}
+		for half := most.kept() / 2; most.kept() > half && m.kept() > limit; {
+			most.forgetOldest()
 		}
 	}
+}
+
+func (m *model) kept() (n int64) {
+	for _, b := range m.boxes {
+		n += b.kept()
+	}
+	return n
+}
+
+func (b *modelBox) forgetOldest() { b.forget(slices.Min(slices.Collect(maps.Keys(b.done)))) }
+
+func (b *modelBox) forget(seq uint64) {
+	delete(b.done, seq)
+	delete(b.receipts, seq)
 }
 
 // forgetOld forgets what was done too long ago.
@@ -33,8 +62,12 @@ func (m *model) forgetOld() {
 				x.at = (m.at + 999) / 1000
 				b.done[seq] = x
 			}
-			if x.at*1000+b.settings.Keep.Milliseconds() <= m.at {
-				delete(b.done, seq)
+			keep := b.settings.Keep
+			if b.settings.Kind == Spool {
+				keep = 30 * 24 * time.Hour
+			}
+			if x.at*1000+keep.Milliseconds() <= m.at {
+				b.forget(seq)
 			}
 		}
 	}
@@ -46,8 +79,8 @@ func (b *modelBox) trim() {
 	if most == 0 && b.settings.Keep > 0 {
 		most = 10_000
 	}
-	for len(b.done) > most {
-		delete(b.done, slices.Min(slices.Collect(maps.Keys(b.done))))
+	for b.settings.Kind == Mailbox && len(b.done) > most {
+		b.forgetOldest()
 	}
 }
 

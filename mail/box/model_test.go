@@ -1,7 +1,6 @@
 package box
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,6 +26,7 @@ type model struct {
 
 	producers map[proto.ProducerID]*modelProducer
 	lastUse   []proto.ProducerID // the longest ago first
+	taken     map[takenMail][32]byte
 }
 
 type modelKey struct {
@@ -41,6 +41,9 @@ type modelBox struct {
 	next     uint64
 	mails    map[uint64]*modelMail
 	done     map[uint64]modelDone // kept
+	untold   map[uint64]bool      // done, and their senders are to be told
+	receipts map[uint64]string    // of a spool
+	dedupes  map[uint64]modelKeyed
 	subs     map[SubID]*modelSub
 	counts   [mailStates]int
 	ending   map[uint64]bool
@@ -49,7 +52,7 @@ type modelBox struct {
 }
 
 type modelMail struct {
-	large               bool // its body is not in its letter
+	large, tells        bool // its body is not in its letter; its sender wants to know when it is done
 	class, size         int
 	key, subject        string
 	expiry, after, when int64
@@ -82,7 +85,17 @@ type modelLease struct {
 }
 
 func newModel() *model {
-	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, last: map[*Session]*modelLease{}, producers: map[proto.ProducerID]*modelProducer{}}
+	return &model{
+		boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, last: map[*Session]*modelLease{},
+		producers: map[proto.ProducerID]*modelProducer{}, taken: map[takenMail][32]byte{},
+	}
+}
+
+func newModelBox(settings BoxSettings) *modelBox {
+	return &modelBox{
+		settings: settings, next: 1, mails: map[uint64]*modelMail{}, done: map[uint64]modelDone{}, untold: map[uint64]bool{}, receipts: map[uint64]string{},
+		dedupes: map[uint64]modelKeyed{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{},
+	}
 }
 
 func newModelSub(settings SubSettings) *modelSub {
@@ -229,7 +242,7 @@ func (m *model) settle(b *modelBox, u *modelSub, x *Settlement, now Now) proto.C
 		return proto.CodeBadForm
 	case !b.isPending(u, h.Seq) && x.Op == Ack && !u.bad[h.Seq]:
 		return proto.CodeOK
-	case !b.isPending(u, h.Seq), b.ending[h.Seq], l != nil && l.state == ended:
+	case !b.isPending(u, h.Seq), b.stands(), b.ending[h.Seq], l != nil && l.state == ended:
 		return proto.CodeStale
 	case h.Boot == m.boot && l == nil:
 		return proto.CodeBadForm
@@ -348,6 +361,9 @@ func (m *model) fail(b *modelBox, u *modelSub, seq uint64, cause Cause) {
 // expiring returns the mails for which Tick makes an END.
 func (m *model) expiring(now Now, clean bool) (out []string) {
 	for id, b := range m.boxes {
+		if b.settings.Kind == Spool || b.stands() {
+			continue
+		}
 		old := clean && !b.keepsAll() && b.settings.Age > 0
 		for _, seq := range slices.Sorted(maps.Keys(b.mails)) {
 			x, busy := b.mails[seq], b.ending[seq]
@@ -367,7 +383,7 @@ func (m *model) expiring(now Now, clean bool) (out []string) {
 	return out
 }
 
-func (b *modelBox) keepsAll() bool { return b.settings.Kind == Mailbox || b.settings.Interest }
+func (b *modelBox) keepsAll() bool { return b.settings.Kind != Topic || b.settings.Interest }
 
 // bytes returns what all letters take.
 func (m *model) bytes() (n int64) {
@@ -396,8 +412,11 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 		return r
 	}
 	b, it := m.boxes[rec.Box], Numbered{N: rec.Number, Prev: rec.Prev}
-	c := Chain{proto.PeerID{byte(rec.Origin)}, b.settings.Name, rec.Chain}
-	if rec.Chain != 0 {
+	c, chained := Chain{proto.PeerID{byte(rec.Origin)}, b.settings.Name, rec.Chain}, rec.Chain != 0 && rec.Origin != 0
+	if b.moves() {
+		return Result{Code: proto.CodeBusy}
+	}
+	if chained {
 		switch m.notes.Check(c, it) {
 		case proto.CodeDuplicate:
 			return Result{Duplicate: true}
@@ -406,14 +425,15 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 		}
 	}
 	r := m.admit(b, rec, l, got)
-	if rec.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
+	if chained && (r.Code == proto.CodeOK || r.ForGood) {
 		m.notes.Note(c, it, 0)
 	}
+	m.took(rec, l, r)
 	if r.Code != proto.CodeOK || r.Duplicate {
 		return r
 	}
 	m.produce(rec, l)
-	x := &modelMail{large: !l.Object.IsZero(), class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
+	x := &modelMail{large: !l.Object.IsZero(), tells: l.Flags&proto.LetterTellEnd != 0, class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
 	if b.settings.Kind == Topic {
 		x.subject = string(l.Subject)
 	}
@@ -424,9 +444,11 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	b.next++
 	b.mails[r.Seq], b.ids[r.Seq] = x, l.ID
 	if len(l.Dedupe) > 0 {
-		m.keys[m.key(rec, l)] = modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}
+		b.dedupes[r.Seq] = modelKeyed{fmt.Sprintf("%d/%s", rec.Origin, l.Dedupe), modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}}
+		m.keys[m.key(rec, l)] = b.dedupes[r.Seq].modelKey
 	}
 	switch {
+	case b.settings.Kind == Spool: // its home decides
 	case l.Hops > MaxHops:
 		for _, u := range b.subs {
 			if b.isPending(u, r.Seq) {
@@ -496,11 +518,14 @@ func (m *model) end(b *modelBox, seq uint64, state MailState) {
 			u.close(seq, state)
 		}
 	}
-	if state == Dead || b.settings.Kind == Mailbox && (state == Expired || state == Cancelled) {
+	if state == Dead || b.settings.Kind != Topic && (state == Expired || state == Cancelled) {
 		m.bounce++
 	}
 	if state == Done && b.settings.Kind == Mailbox {
 		m.keep(b, seq)
+		if b.mails[seq].tells {
+			b.untold[seq] = true
+		}
 	}
 	b.counts[state]++
 	delete(b.mails, seq)
@@ -549,10 +574,15 @@ func (m *model) apply(rec []byte) error {
 	case TypeAck:
 		u := b.subs[h.sub]
 		for _, seq := range d.seqs(nil, MaxSeqs) {
-			if b.isPending(u, seq) {
+			switch {
+			case u == nil && b.mails[seq] != nil: // of a spool
+				m.end(b, seq, Done)
+			case u != nil && b.isPending(u, seq):
 				m.finish(b, u, seq, Done)
 			}
 		}
+	case TypeBox, TypeTold, TypeTaken:
+		m.applyNew(h, &d)
 	case TypeNack:
 		n, u := d.nack(), b.subs[h.sub]
 		if b.isPending(u, n.seq) {
@@ -631,67 +661,4 @@ func (m *model) endRead(b *modelBox) {
 			m.end(b, seq, Done)
 		}
 	}
-}
-
-// compare checks that state and model have the same mails in the same states.
-func (m *model) compare(s *State) error {
-	for id, b := range m.boxes {
-		i, ok := s.Info(id)
-		if !ok || i.Waiting != len(b.mails) || i.Next != b.next || i.Bytes != b.waiting() {
-			return fmt.Errorf("box %d: %+v; want %d mails, next %d, %d bytes", id, i, len(b.mails), b.next, b.waiting())
-		}
-		total := uint64(i.Waiting)
-		for state := Done; state < mailStates; state++ {
-			if i.EndedAs(state) != uint64(b.counts[state]) {
-				return fmt.Errorf("box %d: %d ended as %v, want %d", id, i.EndedAs(state), state, b.counts[state])
-			}
-			total += i.EndedAs(state)
-		}
-		if total != b.next-1 {
-			return fmt.Errorf("box %d: %d mails of %d are somewhere (I21)", id, total, b.next-1)
-		}
-		var kept []string
-		for x := range s.Kept(id, 0) {
-			state := "there"
-			switch {
-			case x.State == Dead:
-				state = "dead"
-			case x.State == Done && b.settings.Kind == Mailbox:
-				state = "done"
-			}
-			kept = append(kept, fmt.Sprint(x.Seq, " ", state))
-		}
-		if !slices.Equal(kept, b.keeps()) {
-			return fmt.Errorf("box %d keeps %q, want %q", id, kept, b.keeps())
-		}
-		for sid, u := range b.subs {
-			var got []uint64
-			for x := range s.Mails(id, sid, 0) {
-				got = append(got, x.Seq)
-				attempts, abandons := u.spent(x.Seq)
-				if x.Attempts != attempts || x.Abandons != abandons {
-					return fmt.Errorf("mail %d of %d/%d spent %d attempts and %d abandons, want %d and %d", x.Seq, id, sid, x.Attempts, x.Abandons, attempts, abandons)
-				}
-			}
-			if !slices.Equal(got, b.pending(u)) {
-				return fmt.Errorf("%d/%d has %v, want %v", id, sid, got, b.pending(u))
-			}
-			dead := 0
-			for x := range s.DeadLetters(id, sid, 0) {
-				if dead++; u.dead[x.Seq] != x.Size {
-					return fmt.Errorf("%d/%d has the dead letter %+v", id, sid, x)
-				}
-			}
-			if dead != len(u.dead) {
-				return fmt.Errorf("%d/%d has %d dead letters, want %d", id, sid, dead, len(u.dead))
-			}
-		}
-	}
-	if s.bytes != m.bytes() {
-		return fmt.Errorf("%d bytes, want %d", s.bytes, m.bytes())
-	}
-	if !bytes.Equal(s.chains.Save(), m.notes.Save()) {
-		return fmt.Errorf("chains differ")
-	}
-	return m.compareProducers(s)
 }

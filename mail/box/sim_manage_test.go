@@ -10,17 +10,23 @@ import (
 
 // manage does what people do.
 func (s *sim) manage() {
-	id := BoxID(1 + s.choose(3))
+	id := s.boxes[s.choose(3)]
 	b := s.m.boxes[id]
+	if b.stands() {
+		s.refused(id)
+		return
+	}
 	sid := slices.Sorted(maps.Keys(b.subs))[s.choose(len(b.subs))]
 	u := b.subs[sid]
 	switch s.choose(8) {
 	case 0:
 		s.setSub(id, sid)
 	case 1:
-		s.newSub(max(id, 2))
+		if id != s.boxes[0] {
+			s.newSub(id)
+		}
 	case 2:
-		if id > 1 {
+		if id != s.boxes[0] {
 			to := s.from(b)
 			b.start(u, to)
 			s.apply(AppendSeek(nil, id, sid, to))
@@ -61,10 +67,11 @@ func (s *sim) manage() {
 	case 6:
 		s.move()
 	case 7:
-		b := s.m.boxes[1]
-		s.chooseKeep(&b.settings)
-		b.trim()
-		s.apply(AppendBox(nil, 1, &b.settings))
+		if b := s.m.boxes[s.boxes[0]]; !b.stands() {
+			changed := b.settings
+			s.chooseKeep(&changed)
+			s.apply(AppendBox(nil, s.boxes[0], &changed))
+		}
 	}
 }
 
@@ -109,6 +116,9 @@ func (s *sim) checkRecords() {
 		for seq := range b.done {
 			want[[2]uint64{uint64(id), seq}] = true
 		}
+		for seq := range b.untold {
+			want[[2]uint64{uint64(id), seq}] = true
+		}
 		for _, u := range b.subs {
 			for seq := range u.dead {
 				want[[2]uint64{uint64(id), seq}] = true
@@ -140,7 +150,7 @@ func (s *sim) checkRecords() {
 			if err != nil || l.ID != s.m.boxes[x.Box].ids[x.Seq] {
 				s.failf("at %d is another mail than %d of %d: %v", x.Place, x.Seq, x.Box, err)
 			}
-			if !l.Object.IsZero() {
+			if b := s.m.boxes[x.Box]; !l.Object.IsZero() && b.needsBody(x.Seq) {
 				if origin, ok := bodies[l.Object.Name]; !ok || origin[0] != byte(m.Origin) || s.freed[l.Object.Name] {
 					s.failf("the body of mail %d of %d is given up", x.Seq, x.Box)
 				}
@@ -168,10 +178,11 @@ func (s *sim) check() {
 		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
 	}
 	s.checkRecords()
+	s.checkTaken()
 	for _, r := range s.readers {
 		b := s.m.boxes[r.box]
 		u := b.subs[r.sub]
-		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
+		if !r.waiting || u.settings.Paused || b.moves() || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
 			continue
 		}
 		readers := s.readersOf(r.box, r.sub)

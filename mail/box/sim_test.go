@@ -39,6 +39,8 @@ type sim struct {
 	sole    bool     // all mail is that of one origin to one box
 	trace   []string // what was done
 	cleaned int64    // Now.Mono of the last retention
+	boxes   [3]BoxID // a mailbox and two topics
+	moves   byte     // of boxes to another home
 }
 
 type simReader struct {
@@ -147,7 +149,11 @@ func (s *sim) note(out *Output) {
 			s.ended++
 		}
 	}
-	s.bounced += len(out.Bounces)
+	for _, e := range out.Bounces {
+		if e.State != Done {
+			s.bounced++
+		}
+	}
 	for _, name := range out.Objects {
 		if s.freed[name] {
 			s.failf("the body %x was given up twice", name[:4])
@@ -173,6 +179,7 @@ func (s *sim) setUp() {
 		{Name: "agent:ceo", Kind: Mailbox, PerPeer: s.one(3)},
 		{Name: "topic:orders", Kind: Topic, Age: 2 * time.Hour},
 		{Name: "topic:jobs", Kind: Topic, Interest: true},
+		{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{9}, Generation: 1},
 	}
 	for i, b := range boxes {
 		b.Mails, b.Bytes = uint32(8+s.choose(30)), uint64(1500+s.choose(4000))
@@ -180,7 +187,7 @@ func (s *sim) setUp() {
 			s.chooseKeep(&b)
 		}
 		id := BoxID(i + 1)
-		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, done: map[uint64]modelDone{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{}}
+		s.m.boxes[id] = newModelBox(b)
 		if r := s.apply(AppendBox(nil, id, &b)).Results[0]; r.Code != proto.CodeOK {
 			s.failf("box: %+v", r)
 		}
@@ -189,7 +196,7 @@ func (s *sim) setUp() {
 		s.m.limit = int64(500 + s.choose(1000))
 		s.apply(AppendLimits(nil, Limits{Kept: uint64(s.m.limit)}))
 	}
-	s.sole = s.one(10)
+	s.boxes, s.sole = [3]BoxID{1, 2, 3}, s.one(10)
 	s.m.boxes[1].subs[0] = newModelSub(SubSettings{})
 	s.setSub(1, 0)
 	s.apply(AppendPeer(nil, 1, proto.PeerID{1}))
@@ -261,111 +268,37 @@ func (s *sim) commit(n int) {
 }
 
 func (s *sim) step() {
+	if s.moving() >= 0 && s.one(6) {
+		s.handOver()
+		return
+	}
 	switch k := s.choose(100); {
-	case k < 30:
+	case k < 28:
 		s.send()
-	case k < 52:
+	case k < 49:
 		s.deliver()
-	case k < 72:
+	case k < 68:
 		s.settle()
-	case k < 74:
+	case k < 70:
 		s.die()
-	case k < 84:
+	case k < 79:
 		s.commit(s.choose(len(s.flight) + 1))
-	case k < 90:
+	case k < 85:
 		s.advance()
-	case k < 93:
+	case k < 88:
 		s.attachOrDetach()
-	case k < 94:
+	case k < 89:
 		s.restart()
-	case k < 95:
+	case k < 90:
 		s.saved, s.savedAt = s.save(s.s), len(s.log)
+	case k < 92:
+		s.far()
+	case k < 93:
+		s.tell()
+	case k < 95:
+		s.handOver()
 	default:
 		s.manage()
-	}
-}
-
-func (s *sim) send() {
-	m := Mail{Box: BoxID(1 + s.choose(3)), At: s.now.Wall, Origin: uint32(s.choose(3))}
-	if s.sole {
-		m.Box, m.Origin = 1, 1
-	}
-	if m.Origin > 0 && s.one(2) {
-		m.Chain = proto.Normal
-		last := s.numbers[chainOf(&m)]
-		m.Number, m.Prev = proto.Seq{Boot: max(last.Boot, 1), Counter: last.Counter + 1}, last
-		switch s.choose(6) {
-		case 0: // one is missing
-			m.Prev, m.Number = m.Number, proto.Seq{Boot: m.Number.Boot, Counter: m.Number.Counter + 1}
-		case 1:
-			if len(s.mails) > 0 {
-				s.sendRecord(s.mails[s.choose(len(s.mails))]) // a copy of an old one
-				return
-			}
-		case 2: // the origin restarted
-			m.Number = proto.Seq{Boot: m.Number.Boot + 1, Counter: 1}
-		}
-	}
-	s.ids++
-	l := proto.Letter{
-		Class: proto.Class(1 + s.choose(4)), ID: proto.MailID{0: 1, 12: byte(s.ids >> 24), 13: byte(s.ids >> 16), 14: byte(s.ids >> 8), 15: byte(s.ids)},
-		Created: s.now.Wall - int64(s.choose(3))*1000, Body: make([]byte, s.choose(300)), Subject: []byte(simSubjects[s.choose(len(simSubjects))]),
-	}
-	l.NotAfter = l.Created + []int64{0, 8_000, 3600_000, 30 * 24 * 3600_000}[s.choose(4)]
-	if s.choose(3) > 0 {
-		l.Key = []byte{'a' + byte(s.choose(3))}
-	}
-	if s.one(4) {
-		l.Dedupe = []byte{'a' + byte(s.choose(3))}
-		l.Body = make([]byte, s.choose(2))
-	}
-	if s.ids%5 == 0 && len(l.Dedupe) == 0 {
-		l.Body, l.Object = nil, proto.LetterObject{Name: [32]byte(append(l.ID[:], l.ID[:]...)), Size: 1 << 20}
-	}
-	if s.one(3) {
-		l.Produced = s.number()
-	}
-	if s.one(8) && l.NotAfter > l.Created {
-		l.NotBefore = l.Created + int64(s.choose(int(min(l.NotAfter-l.Created, 200_000))))
-	}
-	if s.one(30) {
-		l.Hops = 16 + uint8(s.choose(2))
-	}
-	letter, err := proto.AppendLetter(nil, &l)
-	if err != nil {
-		s.failf("letter: %v", err)
-	}
-	m.Letter = letter
-	rec := AppendMail(nil, &m)
-	if m.Chain != 0 {
-		s.mails = append(s.mails, rec)
-	}
-	s.sendRecord(rec)
-}
-
-func (s *sim) sendRecord(rec []byte) {
-	m, err := ParseMail(rec)
-	if err != nil {
-		s.failf("%v", err)
-	}
-	l, err := proto.ParseLetter(m.Letter)
-	if err != nil {
-		s.failf("%v", err)
-	}
-	s.log = append(s.log, rec)
-	var out Output
-	if err := s.s.Apply(Place(len(s.log)), rec, &out); err != nil {
-		s.failf("mail: %v", err)
-	}
-	s.note(&out)
-	got := out.Results[0]
-	want := s.m.mail(&m, &l, got)
-	s.did("send %d: class %d key %q seq %d code %v", m.Box, l.Class, l.Key, got.Seq, got.Code)
-	if got.Code != want.Code || got.ForGood != want.ForGood || got.Duplicate != want.Duplicate || got.Seq != want.Seq || !want.ID.IsZero() && want.ID != got.ID {
-		s.failf("sent %+v %+v: %+v, want %+v", m, l, got, want)
-	}
-	if m.Chain != 0 && (got.Code == proto.CodeOK && !got.Duplicate || got.ForGood) {
-		s.numbers[chainOf(&m)] = m.Number
 	}
 }
 
@@ -380,7 +313,7 @@ func (s *sim) deliverTo(r *simReader, n int) {
 	b := s.m.boxes[r.box]
 	u := b.subs[r.sub]
 	var want []uint64
-	if !u.settings.Paused && (u.settings.Mode != Failover || r == s.active(r.box, r.sub)) {
+	if !u.settings.Paused && !b.moves() && (u.settings.Mode != Failover || r == s.active(r.box, r.sub)) {
 		want = s.m.deliver(b, u, r.x, s.readersOf(r.box, r.sub), n, s.creditOf(r), s.now)
 	}
 	var out Output
@@ -581,8 +514,8 @@ func (s *sim) attachOrDetach() {
 		s.detach(s.readers[s.choose(len(s.readers))], s.one(2))
 		return
 	}
-	id, sid := BoxID(1+s.choose(3)), SubID(0)
-	if id > 1 {
+	id, sid := s.boxes[s.choose(3)], SubID(0)
+	if id != s.boxes[0] {
 		sid = SubID(1 + s.choose(len(s.m.boxes[id].subs)))
 	}
 	s.attach(id, sid)
