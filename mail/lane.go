@@ -152,7 +152,7 @@ func (l *Lane) fetch(ctx context.Context, s *shipment) (*proto.Bundle, error) {
 		m.Runs = append(m.Runs, &proto.Run{Boot: r.Boot, First: r.First, Count: r.Count})
 	}
 	var rec []byte
-	for _, k := range s.mails {
+	for i, k := range s.mails {
 		var err error
 		if rec, err = l.b.readMail(ctx, k, rec[:0]); err != nil {
 			return nil, err
@@ -167,7 +167,7 @@ func (l *Lane) fetch(ctx context.Context, s *shipment) (*proto.Bundle, error) {
 		}
 		if p.Flags&proto.LetterReceipt != 0 {
 			m.Receipt = true
-			s.asked = append(s.asked, askedMail{k.Seq, mail.Number, p.ID, sha256.Sum256(mail.Letter)})
+			s.asked = append(s.asked, askedMail{i, k.Seq, mail.Number, p.ID, sha256.Sum256(mail.Letter)})
 		}
 		m.Letters = append(m.Letters, mail.Letter...)
 	}

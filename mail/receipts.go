@@ -10,10 +10,11 @@ import (
 )
 
 // errUnsigned is why there is no receipt of a mail that its home has.
-var errUnsigned = errors.New("its node has signed nothing: it does not know any more which letter it took, or its version signs none")
+var errUnsigned = errors.New("its node has not signed that: it does not know any more which letter it took, or its version signs nothing")
 
 // An askedMail is a mail of a bundle that wants a receipt.
 type askedMail struct {
+	place  int // in its bundle
 	seq    uint64
 	number proto.Seq
 	id     proto.MailID
@@ -39,45 +40,50 @@ func (l *Lane) ask(s *shipment) {
 // gives.
 func (l *Lane) prove(t *target, class proto.Class, m *proto.Bundled) error {
 	var list []proto.MailStatement
-	var seqs []uint64
+	var seqs, unsigned []uint64
+	signs := len(m.GetSignature()) > 0 && m.GetTime() >= 0 && l.b.cfg.Verify != nil
 	for _, x := range l.asked[m.GetNumber()] {
 		refused := slices.ContainsFunc(m.GetSkipped(), func(s *proto.Skipped) bool { return x.number == proto.Seq{Boot: s.GetBoot(), Counter: s.GetNumber()} })
-		if x.number.Compare(m.UpTo()) > 0 || refused {
-			continue
+		switch {
+		case x.number.Compare(m.UpTo()) > 0 || refused:
+		case !signs || m.IsUnsigned(x.place):
+			unsigned = append(unsigned, x.seq)
+		default:
+			seqs, list = append(seqs, x.seq), append(list, proto.MailStatement{
+				Mesh: l.b.cfg.Mesh, Mail: x.id, Home: l.home, Origin: l.b.cfg.Self, Time: m.GetTime(), Class: class, Number: x.number, Digest: x.digest, Box: t.box,
+			})
 		}
-		seqs, list = append(seqs, x.seq), append(list, proto.MailStatement{
-			Mesh: l.b.cfg.Mesh, Mail: x.id, Home: l.home, Origin: l.b.cfg.Self, Time: m.GetTime(), Class: class, Number: x.number, Digest: x.digest, Box: t.box,
-		})
 	}
 	delete(l.asked, m.GetNumber())
-	if len(list) == 0 {
-		return nil
-	}
-	why := errUnsigned
-	var receipts []proto.MailReceipt
-	if len(m.GetSignature()) > 0 && m.GetTime() >= 0 && l.b.cfg.Verify != nil {
-		receipts, why = l.b.cfg.Verify(l.home, list, m.GetSignature())
-	}
 	if t.proofs == nil {
 		t.proofs = map[uint64][]byte{}
 	}
+	if len(unsigned) > 0 {
+		l.unproven(t, unsigned, errUnsigned)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	receipts, err := l.b.cfg.Verify(l.home, list, m.GetSignature())
+	if err != nil {
+		l.unproven(t, seqs, err)
+		return fmt.Errorf("%w: answer to bundle %d of %s: %w", proto.ErrBadMail, m.GetNumber(), l.home, err)
+	}
 	for i, seq := range seqs {
+		t.proofs[seq] = receipts[i].Append(nil)
+	}
+	return nil
+}
+
+// unproven notes mails that the home has, and of which there is no receipt.
+func (l *Lane) unproven(t *target, seqs []uint64, why error) {
+	for _, seq := range seqs {
 		t.proofs[seq] = nil
-		if why == nil {
-			t.proofs[seq] = receipts[i].Append(nil)
-		}
 	}
-	if why == nil {
-		return nil
-	}
-	l.b.cfg.Logger.Info("a node has mail and gives no receipt of it", "box", t.box, "home", l.home, "mails", len(list), "why", why)
+	l.b.cfg.Logger.Info("a node has mail and gives no receipt of it", "box", t.box, "home", l.home, "mails", len(seqs), "why", why)
 	if l.b.cfg.Unproven != nil {
-		l.b.cfg.Unproven(t.box, l.home, len(list), why)
+		l.b.cfg.Unproven(t.box, l.home, len(seqs), why)
 	}
-	if errors.Is(why, errUnsigned) {
-		return nil
-	}
-	return fmt.Errorf("%w: answer to bundle %d of %s: %w", proto.ErrBadMail, m.GetNumber(), l.home, why)
 }
 
 // doneRecords returns the records that end mails of a spool which the home has. Those that want a

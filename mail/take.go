@@ -314,12 +314,12 @@ func (a *Arrival) reply() *proto.Bundled {
 }
 
 // state returns what this node signs with an answer: one statement for each mail that it has and
-// that wants a receipt, or none at all if it does not know that it took one of these letters.
+// that wants a receipt. Those that it does not know to be the letters that it took are noted in m.
 func (a *Arrival) state(m *proto.Bundled) (list []proto.MailStatement) {
 	if a.b.cfg.Sign == nil {
 		return nil
 	}
-	for _, x := range a.mails {
+	for i, x := range a.mails {
 		n := x.item.N
 		if n.Compare(m.UpTo()) > 0 {
 			break
@@ -328,7 +328,8 @@ func (a *Arrival) state(m *proto.Bundled) (list []proto.MailStatement) {
 			continue
 		}
 		if !a.b.state.Took(a.chain, n, *x.digest) {
-			return nil
+			m.LeaveUnsigned(i)
+			continue
 		}
 		list = append(list, proto.MailStatement{
 			Mesh: a.b.cfg.Mesh, Mail: proto.LetterID(x.letter), Home: a.b.cfg.Self, Origin: a.chain.Origin, Time: m.Time, Class: a.chain.Class, Number: n, Digest: *x.digest, Box: a.chain.Box,

@@ -91,6 +91,20 @@ func checkRuns(prev Seq, runs []*Run) (int, error) {
 // UpTo returns the number of the last mail that is done; zero: none.
 func (b *Bundled) UpTo() Seq { return Seq{b.GetBoot(), b.GetUpToNumber()} }
 
+// IsUnsigned reports whether the home has signed nothing about mail i of the bundle, though it has
+// it and signs others.
+func (b *Bundled) IsUnsigned(i int) bool {
+	return i/8 < len(b.GetUnsigned()) && b.GetUnsigned()[i/8]>>(i%8)&1 != 0
+}
+
+// LeaveUnsigned notes that of mail i of the bundle, which has less than MaxBundle.
+func (b *Bundled) LeaveUnsigned(i int) {
+	for len(b.Unsigned) <= i/8 {
+		b.Unsigned = append(b.Unsigned, 0)
+	}
+	b.Unsigned[i/8] |= 1 << (i % 8)
+}
+
 // Check checks b by itself; whether its numbers are those of the bundle is for the origin.
 // The error is ErrBadMail.
 func (b *Bundled) Check() error {

@@ -306,6 +306,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Bundled.skipped":          count(MaxBundle),
 	"Bundled.home":             size(maxKeyBytes),
 	"Bundled.signature":        size(maxSignature),
+	"Bundled.unsigned":         size(MaxBundle / 8),
 	"Skipped.detail":           size(maxDetail),
 	"Open.box":                 size(MaxTarget),
 	"Open.subscription":        size(maxWord),

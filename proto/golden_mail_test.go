@@ -16,7 +16,7 @@ func goldenMail() map[string]pb.Message {
 		},
 		"bundled": &Bundled{
 			Number: 300, Code: CodeFull, Detail: "the box is full", RetryAfterMs: 500, Boot: 1_700_000_000, UpToNumber: 9,
-			Skipped: []*Skipped{{Boot: 1_700_000_000, Number: 9, Code: CodeDenied, Detail: "not allowed"}}, Time: 1_700_000_000_123, Signature: seq(3, 64),
+			Skipped: []*Skipped{{Boot: 1_700_000_000, Number: 9, Code: CodeDenied, Detail: "not allowed"}}, Time: 1_700_000_000_123, Signature: seq(3, 64), Unsigned: []byte{1},
 		},
 		"bundled_moved": &Bundled{Number: 301, Code: CodeMoved, Home: seq(5, 32), Generation: 4},
 		"open":          &Open{Session: 1, Box: "topic:orders", Subscription: "billing", Priority: -1, Credit: 256, Reader: "w1", Room: 1 << 20, Boot: 1_795_212_606, Received: 7},

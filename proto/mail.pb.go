@@ -376,7 +376,8 @@ type Bundled struct {
 	Home          []byte                 `protobuf:"bytes,8,opt,name=home,proto3" json:"home,omitempty"`              // MOVED: PeerID of the new home
 	Generation    uint64                 `protobuf:"varint,9,opt,name=generation,proto3" json:"generation,omitempty"` // MOVED: of the new home
 	Time          int64                  `protobuf:"varint,10,opt,name=time,proto3" json:"time,omitempty"`            // when the mails were taken, Unix milliseconds
-	Signature     []byte                 `protobuf:"bytes,11,opt,name=signature,proto3" json:"signature,omitempty"`   // Ed25519 over the receipt, if the bundle asked for one
+	Signature     []byte                 `protobuf:"bytes,11,opt,name=signature,proto3" json:"signature,omitempty"`   // Ed25519 over the receipts, if the bundle asked for them
+	Unsigned      []byte                 `protobuf:"bytes,12,opt,name=unsigned,proto3" json:"unsigned,omitempty"`     // mails without one, which the home has and does not remember: a bit for each mail of the bundle, the first is the lowest of the first byte
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -484,6 +485,13 @@ func (x *Bundled) GetTime() int64 {
 func (x *Bundled) GetSignature() []byte {
 	if x != nil {
 		return x.Signature
+	}
+	return nil
+}
+
+func (x *Bundled) GetUnsigned() []byte {
+	if x != nil {
+		return x.Unsigned
 	}
 	return nil
 }
@@ -1489,7 +1497,7 @@ const file_mail_proto_rawDesc = "" +
 	"\x03Run\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\rR\x05count\"\xd4\x02\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\xf0\x02\n" +
 	"\aBundled\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12&\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
@@ -1505,7 +1513,8 @@ const file_mail_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04time\x18\n" +
 	" \x01(\x03R\x04time\x12\x1c\n" +
-	"\tsignature\x18\v \x01(\fR\tsignature\"u\n" +
+	"\tsignature\x18\v \x01(\fR\tsignature\x12\x1a\n" +
+	"\bunsigned\x18\f \x01(\fR\bunsigned\"u\n" +
 	"\aSkipped\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12&\n" +
