@@ -37,3 +37,10 @@ func (c Clock) Until(d time.Duration) time.Duration {
 	now := c.Mono() + c.phase
 	return (now + d + d/2).Truncate(d) - now
 }
+
+// UntilAfter returns the time to the first tick of a [Ticker] with the period d that is not before
+// wait from now, for timers of which a tick more does not matter.
+func (c Clock) UntilAfter(wait, d time.Duration) time.Duration {
+	now := c.Mono() + c.phase
+	return (now + max(wait, 0) + d - 1).Truncate(d) - now
+}

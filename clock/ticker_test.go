@@ -61,3 +61,14 @@ func TestUntilTheNextMultiple(t *testing.T) {
 		}
 	}
 }
+
+func TestUntilTheMultipleAfter(t *testing.T) {
+	for _, c := range []struct{ now, wait, want time.Duration }{
+		{0, 0, 0}, {0, 1, 10}, {3, 0, 7}, {3, 7, 7}, {3, 8, 17}, {9, -5, 1}, {20, 100, 100},
+	} {
+		at := Clock{mono: func() time.Duration { return c.now }}
+		if got := at.UntilAfter(c.wait, 10); got != c.want {
+			t.Errorf("at %d the tick after %d is in %d, want %d", c.now, c.wait, got, c.want)
+		}
+	}
+}

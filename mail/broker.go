@@ -144,6 +144,7 @@ type Broker struct {
 	commits swap[commit]
 	stopped error
 	wake    chan struct{}
+	ticks   ticks
 	ended   chan struct{} // closed when stopped is set
 
 	// Of the goroutine of Run.
@@ -153,9 +154,8 @@ type Broker struct {
 	done     box.Output // what react works on
 	queued   queued
 	sessions map[*box.Session]*Session
-	started  bool  // the record of the start was applied
-	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
-	sleep    sleep
+	started  bool // the record of the start was applied
+	clocks   clocks
 
 	incoming incoming
 	spools   spools
@@ -215,11 +215,12 @@ func newBroker(log Ledger, cfg Config) *Broker {
 		cfg.random = rand.Uint64
 	}
 	b := &Broker{
-		cfg: cfg, log: log, sleep: sleep{total: cfg.Clock.Boot() - cfg.Clock.Mono()}, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
+		cfg: cfg, log: log, clocks: clocks{slept: cfg.Clock.Boot() - cfg.Clock.Mono()}, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
 		incoming: incoming{origins: map[proto.PeerID]uint32{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
 	b.queued.after = b.committed
+	b.ticks = newTicks(cfg.Clock)
 	return b
 }
 
@@ -356,30 +357,8 @@ func segmentOf(p box.Place, newest uint64) uint64 {
 // stands still: nothing expires.
 func (b *Broker) now() box.Now {
 	doubted := b.cfg.Clock.Doubted()
-	if !doubted {
-		b.trusted = b.cfg.Clock.Now().UnixMilli()
-	}
-	boot := b.cfg.Clock.Boot()
-	b.sleep.observe(boot, boot-b.cfg.Clock.Mono())
-	return box.Now{Wall: b.trusted, Mono: boot.Milliseconds(), Rand: b.cfg.random(), Grace: b.sleep.grace.Milliseconds(), Doubted: doubted}
-}
-
-// sleepGrace is how long leases last at least after the machine slept: a handler extends the
-// longest ones each 20 s.
-const sleepGrace = 30 * time.Second
-
-// A sleep is what is known of the suspends of the machine.
-type sleep struct {
-	total time.Duration // how long it had slept when it woke up last
-	grace time.Duration // until when, on the boot clock, no lease ends
-}
-
-// observe takes the time of the boot clock, and how long it is ahead of one that stands still
-// while the machine sleeps.
-func (s *sleep) observe(boot, ahead time.Duration) {
-	if ahead-s.total > time.Second {
-		s.total, s.grace = ahead, boot+sleepGrace
-	}
+	boot := b.clocks.observe(b.cfg.Clock, doubted)
+	return box.Now{Wall: b.clocks.wall, Mono: boot.Milliseconds(), Rand: b.cfg.random(), Grace: b.clocks.grace.Milliseconds(), Doubted: doubted}
 }
 
 // Run serves the boxes until ctx is done or the log fails. It must be called once. When it
@@ -391,8 +370,8 @@ func (b *Broker) Run(ctx context.Context) error {
 	b.running = true
 	b.mu.Unlock()
 	b.begin(ctx)
-	tick := time.NewTicker(tickEvery)
-	defer tick.Stop()
+	ticked := b.cfg.Clock.Mono()
+	defer b.ticks.stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -400,21 +379,29 @@ func (b *Broker) Run(ctx context.Context) error {
 		case <-b.log.Failed():
 			return b.stop(b.log.Err())
 		case <-b.wake:
-		case <-tick.C:
-			if !b.started { // the record of the start may have been refused
-				b.queued.again(b.cfg.Clock.Boot().Milliseconds())
-				b.flush()
+			if !b.started || b.cfg.Clock.Mono()-ticked < tickEvery {
+				b.step(ctx)
 				continue
 			}
+		case <-b.ticks.timer.C:
+		}
+		b.ticks.begin()
+		ticked = b.cfg.Clock.Mono()
+		if b.started {
 			b.tick(ctx)
+		} else { // the record of the start may have been refused
+			b.queued.again(b.cfg.Clock.Boot().Milliseconds())
+			b.flush()
 		}
 		b.step(ctx)
+		wait, waits := b.next()
+		b.ticks.end(wait, waits)
 	}
 }
 
 // begin queues the record of the start.
 func (b *Broker) begin(ctx context.Context) {
-	b.saved = savedLog{at: b.cfg.Clock.Boot()}
+	b.saved = savedLog{at: b.cfg.Clock.Boot(), records: 1} // what was replayed
 	b.state.Start(b.now(), b.cfg.Boot, &b.out)
 	b.propose(func(box.Result, error) { b.started = true })
 	now := b.now()
@@ -481,13 +468,15 @@ func (b *Broker) apply(c commit) {
 		return
 	}
 	b.last.Store(c.index)
-	b.saved.records++
-	b.saved.bytes += int64(len(p.rec))
-	results, ends := len(b.out.Results), len(b.out.Ends)
+	results, ends, kept := len(b.out.Results), len(b.out.Ends), b.state.KeptBytes()
 	if err := b.state.Apply(pack(c.place), p.rec, &b.out); err != nil {
 		b.cfg.Logger.Error("a record of this broker is refused by its state", "why", err) // a bug: it is skipped at each start
 		p.finish(box.Result{}, err)
 		return
+	}
+	if t, _ := box.TypeOf(p.rec); t != box.TypeAge || kept != b.state.KeptBytes() {
+		b.saved.records++
+		b.saved.bytes += int64(len(p.rec))
 	}
 	b.noteApplied(b.out.Results[results:], b.out.Ends[ends:])
 	var r box.Result
@@ -556,6 +545,7 @@ func (b *Broker) committed(index uint64, p ledger.Place, err error) {
 	b.mu.Lock()
 	b.commits.list = append(b.commits.list, commit{index, p, err})
 	b.mu.Unlock()
+	b.ticks.soon()
 	signal(b.wake)
 }
 
@@ -576,6 +566,7 @@ func (b *Broker) do(o op) error {
 	}
 	b.ops.list = append(b.ops.list, o)
 	b.mu.Unlock()
+	b.ticks.soon()
 	signal(b.wake)
 	return nil
 }

@@ -21,7 +21,7 @@ type space struct {
 // A savedLog is what the newest checkpoint has.
 type savedLog struct {
 	index   uint64
-	records int64 // applied since
+	records int64 // applied since, but for those that only say how long the broker has run
 	bytes   int64 // of those
 	at      time.Duration
 	running bool // one is being written
@@ -62,7 +62,7 @@ func (b *Broker) Space() (needed, moved int64) { return b.space.needed.Load(), b
 // memory first: meanwhile nothing is served.
 func (b *Broker) checkpointDue() {
 	now := b.cfg.Clock.Boot()
-	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index {
+	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.saved.records == 0 || b.last.Load() == b.saved.index {
 		return
 	}
 	if b.saved.records < b.cfg.CheckpointRecords && b.saved.bytes < b.cfg.CheckpointBytes && now-b.saved.at < b.cfg.CheckpointEvery {

@@ -195,6 +195,9 @@ func (s *State) put(b *box, seq uint64, p Place, length int, m *Mail, l *proto.L
 		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
 	}
 	spool := b.settings.Kind == Spool
+	if !spool {
+		s.expires = min(s.expires, int64(x.expiry)*1000)
+	}
 	if b.settings.Kind == Mailbox && asksToTell(m.Letter) {
 		x.load |= tellsBit
 	}

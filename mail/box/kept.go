@@ -33,6 +33,9 @@ func (s *State) keepMail(b *box, seq uint64, m mail) {
 	s.trimAll()
 }
 
+// KeptBytes returns what the letters take that all boxes keep.
+func (s *State) KeptBytes() int64 { return s.kept }
+
 // trim forgets the oldest of what a box keeps beyond its settings.
 func (s *State) trim(b *box) {
 	for b.kept.mails.count > b.maxKept() {

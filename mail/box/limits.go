@@ -80,5 +80,7 @@ const (
 	maxPast       = 1 << 60                   // milliseconds that all of them run
 	cleanPeriod   = 10 * time.Second          // of retention and of the archive of dead letters
 	sweepMails    = 4096                      // mails that one Tick checks for their not_after
+	lookPeriod    = time.Second               // of Tick, at most, while something waits for a time
+	sweepLeased   = time.Second               // after which a leased one that is past it is looked at again
 	receiptAge    = 30 * 24 * time.Hour       // a mail of a spool is kept for this long with its receipt
 )

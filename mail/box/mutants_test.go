@@ -168,4 +168,6 @@ var rules = []mutant{
 	{name: "numbers of chains stay at the old home", edits: []edit{{"handover.go", "serve", "s.chains.Rename(was.Name, settings.Name)", "if MUTANT {\ns.chains.Drop(was.Name)\n} else {\ns.chains.Rename(was.Name, settings.Name)\n}"}}},
 	{name: "a part that comes twice adds a mail", edits: []edit{{"move.go", "applyMove", "!there {", "!there || MUTANT {"}}},
 	{name: "mail of the new home is one of a chain", edits: []edit{{"handover.go", "ForCopy", "m.Origin == 0 {", "m.Origin == 0 && !MUTANT {"}}},
+
+	{name: "no time is said for a not_after", edits: []edit{{"tick.go", "Next", "if s.expires < math.MaxInt64 {", "if s.expires < math.MaxInt64 && !MUTANT {"}}},
 }

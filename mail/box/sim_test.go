@@ -469,10 +469,21 @@ func (s *sim) checkDues(out *Output, list []Settlement) {
 	}
 }
 
-// advance lets time pass, and the state look at it.
+// advance lets the state look at the time, as a home does soon after all that it did, lets time pass,
+// and the state look again: if it finds anything, it has said before that it would.
 func (s *sim) advance() {
+	s.tick()
+	next, waits := s.s.Next(s.now)
 	d := []int64{100, 1000, 6000, 70_000, 40 * 60_000, 4 * 3600_000}[s.choose(6)]
 	s.now.Wall, s.now.Mono, s.now.Rand = s.now.Wall+d, s.now.Mono+d, uint64(s.choose(1<<30))
+	s.did("%d ms pass", d)
+	if s.tick() && (!waits || next > s.now.Mono) {
+		s.failf("there was something to do at %d, and the next time was said to be %d, %v", s.now.Mono, next, waits)
+	}
+}
+
+// tick lets the state look at the time, and reports whether a mail lapsed or ended.
+func (s *sim) tick() bool {
 	s.now.Doubted = s.now.Doubted && s.now.Rand%4 > 0
 	clean := s.now.Mono-s.cleaned >= cleanPeriod.Milliseconds()
 	if clean {
@@ -482,7 +493,7 @@ func (s *sim) advance() {
 	expired := s.m.expiring(s.now, clean)
 	var out Output
 	s.s.Tick(s.now, &out)
-	s.did("tick after %d ms: %d records", d, len(out.Records))
+	s.did("tick: %d records", len(out.Records))
 	var gotLapsed, gotExpired []string
 	for _, rec := range out.Records {
 		h, d, _ := parseHead(rec)
@@ -507,6 +518,7 @@ func (s *sim) advance() {
 	}
 	s.checkDues(&out, nil)
 	s.note(&out)
+	return len(gotLapsed)+len(gotExpired) > 0
 }
 
 func (s *sim) attachOrDetach() {

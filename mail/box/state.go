@@ -42,6 +42,9 @@ type home struct {
 	lastClean int64  // Now.Mono of the last look at retention and the archive
 	sweepBox  BoxID  // where the search for expired mail goes on
 	sweepSeq  uint64
+	expires   int64  // when a mail is past its not_after, or earlier, Unix milliseconds
+	cleans    int64  // when something is too old for retention or as a dead letter, or earlier; with changed it is not known
+	changed   bool   // a record was applied since the last look at those
 	timers    timers // of due times
 	lapses    timers // of leases
 }
@@ -246,6 +249,7 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 	if err != nil {
 		return err
 	}
+	s.changed = s.changed || h.typ != TypeAge
 	switch h.typ {
 	case TypeMail:
 		err = s.applyMail(p, rec, out)

@@ -3,6 +3,7 @@ package box
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -33,7 +34,8 @@ func (n Now) trusted() int64 {
 
 // Tick makes the records of what time brings: leases that ran out, mail past its
 // not_after, retention, the running time. It offers mail whose time has come, and hands out
-// dead letters for the archive. A home calls it each 100 ms.
+// dead letters for the archive. A home calls it at the time that [State.Next] says, and within 100 ms
+// of anything that it did.
 func (s *State) Tick(now Now, out *Output) {
 	for t, ok := s.lapses.due(now.Mono); ok; t, ok = s.lapses.due(now.Mono) {
 		if d := t.sub.deliveries[t.seq]; t.wanted() {
@@ -63,6 +65,33 @@ func (s *State) Tick(now Now, out *Output) {
 	}
 }
 
+// Next returns when Tick has something to do, Now.Mono; false: nothing waits for a time. That is at
+// most lookPeriod if it is a lease, a due time or a not_after: the machine may have slept, and people
+// set clocks.
+func (s *State) Next(now Now) (at int64, ok bool) {
+	at = math.MaxInt64
+	for _, h := range []timers{s.lapses, s.timers} {
+		if len(h.list) > 0 {
+			at = min(at, h.list[0].at)
+		}
+	}
+	if s.expires < math.MaxInt64 {
+		at = min(at, now.Mono+max(s.expires-now.Wall, 0))
+	}
+	if at < math.MaxInt64 {
+		at = min(at, now.Mono+lookPeriod.Milliseconds())
+	}
+	if s.changed {
+		at = min(at, s.lastClean+cleanPeriod.Milliseconds())
+	} else if s.cleans < math.MaxInt64 {
+		at = min(at, max(now.Mono+max(s.cleans-now.Wall, 0), s.lastClean+cleanPeriod.Milliseconds()))
+	}
+	if s.dedupe.len() > 0 || len(s.producers.byID) > 0 || s.kept > 0 || s.undated {
+		at = min(at, s.lastAge+agePeriod.Milliseconds())
+	}
+	return at, at < math.MaxInt64
+}
+
 // sweep looks at the next mails for those past their not_after. Each Tick looks at some, so
 // that none takes long.
 func (s *State) sweep(now Now, out *Output) {
@@ -71,7 +100,8 @@ func (s *State) sweep(now Now, out *Output) {
 	if !found {
 		s.sweepSeq = 0
 	}
-	for looked, boxes := 0, 0; boxes < len(ids)+1 && looked < sweepMails && len(ids) > 0; {
+	soonest, looked, boxes := int64(math.MaxInt64), 0, 0
+	for boxes < len(ids)+1 && looked < sweepMails && len(ids) > 0 {
 		if i == len(ids) {
 			i = 0
 		}
@@ -85,7 +115,12 @@ func (s *State) sweep(now Now, out *Output) {
 		seq, m := b.mails.next(s.sweepSeq)
 		for ; m != nil && looked < sweepMails && len(seqs) < MaxSeqs; seq, m = b.mails.next(seq + 1) {
 			looked++
-			if expired(m, now) && !b.leased(seq) {
+			switch {
+			case !expired(m, now):
+				soonest = min(soonest, int64(m.expiry)*1000)
+			case b.leased(seq):
+				soonest = min(soonest, now.Wall+sweepLeased.Milliseconds())
+			default:
 				seqs = append(seqs, seq)
 			}
 		}
@@ -95,6 +130,9 @@ func (s *State) sweep(now Now, out *Output) {
 			i++
 			boxes++
 		}
+	}
+	if s.expires = soonest; looked >= sweepMails {
+		s.expires = now.Wall // there are more
 	}
 }
 
@@ -133,6 +171,7 @@ func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, reaso
 
 // clean looks at retention by age, and at dead letters that are too many or too old.
 func (s *State) clean(now Now, out *Output) {
+	s.changed, s.cleans = false, math.MaxInt64
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		b := s.boxes[id]
 		if b.still() {
@@ -140,9 +179,21 @@ func (s *State) clean(now Now, out *Output) {
 		}
 		if age := b.retention(); age > 0 {
 			b.dropOld(now, int64(age.Seconds()), out)
+			for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq + 1) {
+				if !b.ending[seq] {
+					s.cleans = min(s.cleans, (int64(m.accepted)+int64(age.Seconds()))*1000)
+					break
+				}
+			}
 		}
 		for _, u := range b.subs {
 			u.archive(now, out)
+			age := or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
+			for i := range u.dead {
+				if d := &u.dead[i]; d.At > 0 && !u.archiving[d.Seq] {
+					s.cleans = min(s.cleans, d.At+age)
+				}
+			}
 		}
 	}
 }
