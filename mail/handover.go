@@ -272,6 +272,7 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 		if id, ok := b.state.Find(settings.Name); ok {
 			b.out.Records = append(b.out.Records, box.AppendLeave(nil, id))
 		}
+		b.originOf(h.Peer) // its share of the dedupe keys is charged
 		b.out.Records = append(b.out.Records, box.AppendBox(nil, b.state.NewBox(), &settings))
 		return nil
 	})

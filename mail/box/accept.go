@@ -302,7 +302,7 @@ func (b *box) laneHash(origin uint32, key []byte) [16]byte {
 type dedupe struct {
 	generations [3]map[[16]byte]firstMail // the newest first
 	began       int64                     // running time at which the newest began, in milliseconds
-	held        map[uint32]int            // keys by the origin of their mails
+	held        map[uint32]int            // keys by origin
 }
 
 // firstMail is the mail that came with a dedupe key first.
@@ -310,7 +310,7 @@ type firstMail struct {
 	id      proto.MailID
 	seq     uint64
 	content uint64
-	origin  uint32
+	origin  uint32 // whose share its key takes: that of the mail, or the earlier home of the box with which it came
 }
 
 func (d *dedupe) len() (n int) {
@@ -359,10 +359,24 @@ func (d *dedupe) age(ran int64) {
 	}
 }
 
-func dedupeKey(b BoxID, origin uint32, key []byte) [16]byte {
-	v := binary.BigEndian.AppendUint32(make([]byte, 0, 8+proto.MaxKey), uint32(b))
-	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(v, origin), key...))
-	return [16]byte(sum[:16])
+// forget forgets the keys of a box.
+func (d *dedupe) forget(b BoxID) {
+	for _, g := range d.generations {
+		for key, f := range g {
+			if BoxID(binary.BigEndian.Uint32(key[:])) == b {
+				delete(g, key)
+				d.hold(f.origin, -1)
+			}
+		}
+	}
+}
+
+// dedupeKey returns the number of a box, and a hash of an origin and its key.
+func dedupeKey(b BoxID, origin uint32, key []byte) (k [16]byte) {
+	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+proto.MaxKey), origin), key...))
+	binary.BigEndian.PutUint32(k[:], uint32(b))
+	copy(k[4:], sum[:])
+	return k
 }
 
 // contentHash tells two mails with the same dedupe key apart.

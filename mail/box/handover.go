@@ -330,12 +330,20 @@ func (s *State) takeMail(b *box, p Place, length int, seq uint64, m *Mail) Resul
 		return refuse(proto.CodeFull, "the box is full")
 	}
 	s.put(b, seq, p, length, m, &l)
-	if key := dedupeKey(b.id, m.Origin, l.Dedupe); len(l.Dedupe) > 0 && s.dedupe.len() < int(or(s.limits.Keys, defaultKeys)) {
-		if first, _ := s.dedupe.get(key); first.seq < seq { // an older mail with it was forgotten
-			s.dedupe.put(key, firstMail{l.ID, seq, contentHash(&l), m.Origin})
-		}
-	}
+	s.takeKey(b, seq, m, &l)
 	return Result{}
+}
+
+// takeKey remembers the dedupe key of a mail of a copy, if its old home may remember it, too, and
+// has room in its share: what it says about the mail of others is its word.
+func (s *State) takeKey(b *box, seq uint64, m *Mail, l *proto.Letter) {
+	home, key := s.indexes[b.settings.Handover.Peer], dedupeKey(b.id, m.Origin, l.Dedupe)
+	used, limit := s.dedupe.len(), int(or(s.limits.Keys, defaultKeys))
+	first, _ := s.dedupe.get(key)
+	old := s.at > 0 && s.at-m.At >= int64(len(s.dedupe.generations))*keyGeneration.Milliseconds()
+	if len(l.Dedupe) > 0 && home != 0 && first.seq < seq && !old && used < limit && fair.Within(s.dedupe.held[home], used, limit) {
+		s.dedupe.put(key, firstMail{l.ID, seq, contentHash(l), home})
+	}
 }
 
 // takeDead adds a dead letter, whose mail is there.
@@ -438,6 +446,7 @@ func (s *State) forsake(b *box, out *Output) {
 	}
 	delete(s.boxes, b.id)
 	delete(s.names, b.settings.Name)
+	s.dedupe.forget(b.id)
 	s.chains.Drop(b.settings.Name)
 }
 

@@ -444,7 +444,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	b.next++
 	b.mails[r.Seq], b.ids[r.Seq] = x, l.ID
 	if len(l.Dedupe) > 0 {
-		b.dedupes[r.Seq] = modelKeyed{fmt.Sprintf("%d/%s", rec.Origin, l.Dedupe), modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}}
+		b.dedupes[r.Seq] = modelKeyed{fmt.Sprintf("%d/%s", rec.Origin, l.Dedupe), rec.At, modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}}
 		m.keys[m.key(rec, l)] = b.dedupes[r.Seq].modelKey
 	}
 	switch {

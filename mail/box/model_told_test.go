@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -12,7 +13,14 @@ import (
 // A modelKeyed is the dedupe key of a mail.
 type modelKeyed struct {
 	name string // origin/key
+	at   int64  // when the mail came
 	modelKey
+}
+
+// comes reports whether the key comes along to a home where it is now by the wall clock; 0: that is
+// not known.
+func (k modelKeyed) comes(now int64) bool {
+	return now == 0 || now-k.at < (36*time.Hour).Milliseconds()
 }
 
 // moves reports whether a box neither takes nor gives mail, because it goes to another home, and

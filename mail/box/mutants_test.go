@@ -164,7 +164,7 @@ var rules = []mutant{
 	{name: "sequences given again at the new home", edits: []edit{{"handover.go", "takeMail", "s.put(b, seq, p, length, m, &l)", "if MUTANT {\nif last, x := b.mails.prev(b.next); x != nil {\nseq = max(seq, last+1)\n} else {\nseq = 1\n}\n}\ns.put(b, seq, p, length, m, &l)"}}},
 	{name: "mail without its lane", seeds: 500, edits: []edit{{"handover.go", "takeMail", "s.put(b, seq, p, length, m, &l)", "if MUTANT {\nl.Key = nil\n}\ns.put(b, seq, p, length, m, &l)"}}},
 	{name: "not_before stays at the old home", seeds: 500, edits: []edit{{"handover.go", "takeMail", "s.put(b, seq, p, length, m, &l)", "if MUTANT {\nl.NotBefore = 0\n}\ns.put(b, seq, p, length, m, &l)"}}},
-	{name: "dedupe keys stay at the old home", edits: []edit{{"handover.go", "takeMail", "if first, _ := s.dedupe.get(key); first.seq < seq {", "if first, _ := s.dedupe.get(key); first.seq < seq && !MUTANT {"}}},
+	{name: "dedupe keys stay at the old home", edits: []edit{{"handover.go", "takeKey", "first.seq < seq && !old", "first.seq < seq && !MUTANT && !old"}}},
 	{name: "numbers of chains stay at the old home", edits: []edit{{"handover.go", "serve", "s.chains.Rename(was.Name, settings.Name)", "if MUTANT {\ns.chains.Drop(was.Name)\n} else {\ns.chains.Rename(was.Name, settings.Name)\n}"}}},
 	{name: "a part that comes twice adds a mail", edits: []edit{{"move.go", "applyMove", "!there {", "!there || MUTANT {"}}},
 	{name: "mail of the new home is one of a chain", edits: []edit{{"handover.go", "ForCopy", "m.Origin == 0 {", "m.Origin == 0 && !MUTANT {"}}},

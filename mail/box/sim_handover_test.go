@@ -181,7 +181,7 @@ func (s *sim) renumber(i int, id BoxID) {
 	}
 	maps.DeleteFunc(s.m.keys, func(key string, _ modelKey) bool { return strings.HasPrefix(key, fmt.Sprintf("%d/", old)) })
 	for _, seq := range b.copied() {
-		if k, ok := b.dedupes[seq]; ok {
+		if k, ok := b.dedupes[seq]; ok && k.comes(s.s.at) {
 			k.ran = s.m.ran + s.m.bootN
 			s.m.keys[fmt.Sprintf("%d/%s", id, k.name)] = k.modelKey
 		}
@@ -285,6 +285,9 @@ func (s *sim) dies(from, to *simHome) bool {
 func (s *sim) copyBox(from, to *simHome, id BoxID, parts [][]byte) BoxID {
 	settings, _ := from.s.Settings(id)
 	settings.Handover.Peer, settings.Handover.Stage, settings.Name = from.self, Copying, CopyPrefix+settings.Name
+	if to.s.Origin(from.self) == 0 {
+		to.must(s, AppendPeer(nil, to.s.NewOrigin(), from.self))
+	}
 	at := to.s.NewBox()
 	to.must(s, AppendBox(nil, at, &settings))
 	dies := -1
@@ -376,7 +379,7 @@ func (s *sim) checkMoved(h *simHome, id BoxID, b *modelBox) {
 	}
 	known := map[string]modelKey{}
 	for _, seq := range b.copied() {
-		if k, ok := b.dedupes[seq]; ok {
+		if k, ok := b.dedupes[seq]; ok && k.comes(h.s.at) {
 			known[k.name] = k.modelKey
 		}
 	}

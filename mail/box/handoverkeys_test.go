@@ -1,0 +1,75 @@
+package box
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// keyed returns a bench whose box 1 is still and has so many mails with dedupe keys.
+func keyed(t *testing.T, n int) *bench {
+	t.Helper()
+	src := newBench(t)
+	for i := range n {
+		src.mustSend(note{dedupe: fmt.Sprint(i), ttl: 30 * 24 * time.Hour})
+	}
+	src.stage(1, Still)
+	return src
+}
+
+// A box that comes from another home leaves dedupe keys to others, as a node that sends does, also
+// if several boxes come from that home. Those of a copy that is dropped are free again.
+func TestKeysOfACopyLeaveSpaceForOthers(t *testing.T) {
+	src, dst := keyed(t, 30), newBench(t)
+	dst.apply(AppendLimits(nil, Limits{Keys: 20}))
+	dst.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	dst.mustSend(note{dedupe: "own"})
+	for range 3 {
+		at := dst.copyOf(src, 1)
+		dst.take(src, at, src.parts(1))
+		if n := dst.s.dedupe.len(); n < 15 || n > 19 {
+			t.Errorf("%d of 20 keys are in use", n)
+		}
+		s := dst.moving(at, Copying, oldHome)
+		s.Name += "-more"
+		more := dst.s.NewBox()
+		dst.apply(AppendBox(nil, more, &s))
+		before := dst.s.dedupe.len()
+		dst.take(src, more, src.parts(1))
+		if n := dst.s.dedupe.len(); n != before {
+			t.Errorf("a second box of that home takes %d more keys", n-before)
+		}
+		back, err := Load(bytes.NewReader(save(t, dst.s)), chainNotes{})
+		if err != nil || back.dedupe.held[back.Origin(oldHome)] != dst.s.dedupe.held[dst.s.Origin(oldHome)] {
+			t.Errorf("another share after a checkpoint: %v", err)
+		}
+		dst.apply(AppendLeave(nil, at))
+		dst.apply(AppendLeave(nil, more))
+		if n := dst.s.dedupe.len(); n != 1 || len(dst.s.dedupe.held) != 1 {
+			t.Fatalf("%d keys are in use without the copies, shares %v", n, dst.s.dedupe.held)
+		}
+	}
+	dst.mustSend(note{origin: 1, dedupe: "other"})
+	if r := dst.send(note{dedupe: "own"}); !r.Duplicate {
+		t.Errorf("the key of another box: %+v", r)
+	}
+}
+
+// A dedupe key that the old home has forgotten is not remembered anew.
+func TestOldKeysDoNotCome(t *testing.T) {
+	for _, tt := range []struct {
+		age  time.Duration
+		want int
+	}{{35 * time.Hour, 2}, {37 * time.Hour, 0}} {
+		src, dst := keyed(t, 2), newBench(t)
+		dst.wait(tt.age)
+		at := dst.copyOf(src, 1)
+		dst.take(src, at, src.parts(1))
+		if n := dst.s.dedupe.len(); n != tt.want {
+			t.Errorf("mail of %v ago: %d keys, want %d", tt.age, n, tt.want)
+		}
+	}
+}
