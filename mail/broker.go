@@ -87,6 +87,10 @@ type Config struct {
 	// must not wait. Nil: it does.
 	Moved func(box string, home proto.PeerID, generation uint64) bool
 
+	// Known reports whether a node is or was a member, as far as is known: what comes with the copy
+	// of a box may be mail of any. It must not wait. Nil: each is.
+	Known func(proto.PeerID) bool
+
 	// Gone reports that the home of a box will never answer: what waits for the box ends, and
 	// its senders are told. It must not wait. Nil: it may always come back.
 	Gone func(box string, home proto.PeerID) bool
@@ -216,7 +220,7 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	b := &Broker{
 		cfg: cfg, log: log, clocks: clocks{slept: cfg.Clock.Boot() - cfg.Clock.Mono()}, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
-		incoming: incoming{origins: map[proto.PeerID]uint32{}},
+		incoming: incoming{origins: map[proto.PeerID]uint32{}, parts: map[box.BoxID]int64{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
 	b.queued.after = b.committed

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -25,6 +26,9 @@ const (
 	leaseWait    = time.Second     // for readers to settle what they have, before a box is still
 	leaseLook    = 20 * time.Millisecond
 	lookingMails = 128 << 10 // bytes of letters that are read for a piece
+
+	maxCopies = 64               // boxes that come from other homes at once, or wait to be served
+	maxParts  = int64(128) << 20 // bytes of what these have beside their mails
 )
 
 // A Piece is a part of a box on its way to its next home.
@@ -257,7 +261,8 @@ func (c *Copying) piece(p *Piece, rec []byte, seq uint64) ([]byte, error) {
 }
 
 // BeginCopy begins the copy of a box of another node, with the settings that it has there. A copy
-// of an earlier move is dropped.
+// of an earlier move is dropped. The error is a [*RefusedError] if there is a box with its name, or
+// too many copies.
 func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.Handover) error {
 	name := settings.Name
 	h.Stage = box.Copying
@@ -269,6 +274,9 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 		if _, here := b.state.Find(name); here {
 			return &RefusedError{proto.CodeDuplicate, "there is a box with this name"}
 		}
+		if err := b.roomForCopy(settings.Name, h.Peer); err != nil {
+			return err
+		}
 		if id, ok := b.state.Find(settings.Name); ok {
 			b.out.Records = append(b.out.Records, box.AppendLeave(nil, id))
 		}
@@ -277,6 +285,55 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 		return nil
 	})
 	return err
+}
+
+// roomForCopy is why there can be no copy of one more box of a home.
+func (b *Broker) roomForCopy(name string, home proto.PeerID) error {
+	all, held := 0, 0
+	for other, k := range *b.boxes.Load() {
+		if k.handover.IsCopy() && other != name {
+			if all++; k.handover.Peer == home {
+				held++
+			}
+		}
+	}
+	if all >= maxCopies || !fair.Within(held, all, maxCopies) {
+		return &RefusedError{proto.CodeBusy, fmt.Sprintf("%d boxes are on their way here, %d of them from that node", all, held)}
+	}
+	return nil
+}
+
+// chargeParts adds a piece to what the copies of this start have beside their mails. The error is
+// that they have too much, or those of one home its share.
+func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
+	var size, all, held int64
+	for _, rec := range p.Records {
+		size += box.PartSize(rec)
+	}
+	for other, n := range b.incoming.parts {
+		switch s, _ := b.state.Settings(other); {
+		case !s.Handover.IsCopy(): // it is gone, or served
+			delete(b.incoming.parts, other)
+			continue
+		case s.Handover.Peer == home:
+			held += n
+		}
+		all += n
+	}
+	if size > 0 && (all+size > maxParts || !fair.Within(held, all, maxParts)) {
+		return &RefusedError{proto.CodeFull, "what boxes that are on their way here have beside their mail is too much"}
+	}
+	b.incoming.parts[id] += size
+	return nil
+}
+
+// copiedOrigin returns the index of the node that a mail of a copy came from, as the old home says.
+// One that never was a member, as far as is known, is not noted: the mail is that of the old home.
+func (b *Broker) copiedOrigin(p, home proto.PeerID) uint32 {
+	if b.cfg.Known != nil && !b.cfg.Known(p) {
+		p = home
+	}
+	return b.originOf(p)
 }
 
 // AddToCopy adds a piece to the copy of a box, whose bodies are here. After an error the copy is of
@@ -302,6 +359,10 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			came(box.Result{}, fmt.Errorf("%w: %s", box.ErrNotFound, name))
 			return
 		}
+		if e := b.chargeParts(at, s.Handover.Peer, p); e != nil {
+			came(box.Result{}, e)
+			return
+		}
 		for _, rec := range p.Records {
 			local, e := box.ForCopy(rec, at, func(i uint32) (uint32, error) {
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
@@ -310,7 +371,7 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 				if p.Origins[i-1] == b.cfg.Self {
 					return 0, nil
 				}
-				return b.originOf(p.Origins[i-1]), nil
+				return b.copiedOrigin(p.Origins[i-1], s.Handover.Peer), nil
 			})
 			if e != nil {
 				came(box.Result{}, e)

@@ -14,11 +14,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// incoming is what of the mail from other nodes was given to the log and has not come back.
+// incoming is what of the mail from other nodes was given to the log and has not come back, and how
+// much came with boxes.
 type incoming struct {
 	origins  map[proto.PeerID]uint32 // indexes of new origins
 	last     uint32                  // of those indexes
 	arrivals chain.Arrivals
+	parts    map[box.BoxID]int64 // bytes of what copies of this start have beside their mails
 }
 
 // Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that

@@ -22,9 +22,6 @@ import (
 // copyIdle is how long the copy of a box that is not whole stays without a new part.
 const copyIdle = 10 * time.Minute
 
-// maxCopies is how many boxes come from other homes at once.
-const maxCopies = 64
-
 // copies takes boxes that are handed over to this node: their copies come from their homes, and are
 // served when this node is the home. What is not whole when the node stops begins again.
 type copies struct {
@@ -197,8 +194,6 @@ func (c *copies) next(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *inc
 			return nil, true, nil // the answer to the last one was lost
 		}
 		return nil, false, refusedPart(proto.CodeBadForm, "part %d does not follow those that are here: begin again", m.GetNumber())
-	case in == nil && len(c.all) >= maxCopies:
-		return nil, false, refusedPart(proto.CodeBusy, "%d boxes are on their way here", maxCopies)
 	}
 	in = &incomingBox{from: from, id: id, at: c.clock.Mono()}
 	c.all[m.GetBox()] = in

@@ -264,6 +264,9 @@ func (s *State) takePart(b *box, id SubID, p *part) bool {
 		if b.settings.Kind != Topic || len(u.retries) > 0 || p.spans[0].first < u.floor || p.spans[len(p.spans)-1].end > b.next {
 			return false
 		}
+		if n := len(u.done); n > 0 && p.spans[0].first <= u.done[n-1].end {
+			return false // in order: each takes the same time
+		}
 		for _, x := range p.spans {
 			u.done.add(x.first, x.end)
 		}
@@ -553,6 +556,17 @@ func AppendKept(dst []byte, mails []CopiedMail) []byte {
 // AppendChains appends a PART record to dst for box 0: numbers of chains.
 func AppendChains(dst, notes []byte) []byte {
 	return appendPart(dst, 0, 0, &part{op: partChains, notes: notes})
+}
+
+// PartSize returns about how many bytes of memory what a PART record has takes; 0: it is another one.
+func PartSize(rec []byte) int64 {
+	switch h, d, err := parseHead(rec); {
+	case err != nil || h.typ != TypePart:
+		return 0
+	case partOp(d.u8()) == partChains:
+		return int64(len(rec)) * 8 // numbers take less in records
+	}
+	return int64(len(rec))
 }
 
 // AppendServe appends a PART record to dst: a copy that is whole is served, with settings.

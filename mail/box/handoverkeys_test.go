@@ -73,3 +73,27 @@ func TestOldKeysDoNotCome(t *testing.T) {
 		}
 	}
 }
+
+// What a subscription has read comes in order: to add a part takes no longer than the one before it.
+func TestReadPartsComeInOrder(t *testing.T) {
+	src, dst := newBench(t), newBench(t)
+	topic := src.s.NewBox()
+	src.apply(AppendBox(nil, topic, &BoxSettings{Name: "topic:news", Kind: Topic}))
+	src.apply(AppendSub(nil, topic, 1, &SubSettings{Name: "all"}, Start{}))
+	for range 9 {
+		src.mustSend(note{box: topic})
+	}
+	src.stage(topic, Still)
+	at := dst.copyOf(src, topic)
+	dst.take(src, at, src.s.CopyHead(topic))
+	for _, tt := range []struct {
+		spans seqSet
+		want  proto.Code
+	}{
+		{seqSet{{3, 4}, {5, 6}}, proto.CodeOK}, {seqSet{{1, 2}}, proto.CodeBadForm}, {seqSet{{6, 7}}, proto.CodeBadForm}, {seqSet{{7, 8}}, proto.CodeOK},
+	} {
+		if r := dst.apply(appendPart(nil, at, 1, &part{op: partRead, spans: tt.spans})); r.Code != tt.want {
+			t.Errorf("%v: %+v, want %v", tt.spans, r, tt.want)
+		}
+	}
+}

@@ -299,8 +299,9 @@ func (s *sim) copyBox(from, to *simHome, id BoxID, parts [][]byte) BoxID {
 		if err != nil {
 			s.failf("part %x: %v", rec, err)
 		}
-		for range 1 + s.choose(8)/7 {
-			to.must(s, rec)
+		to.must(s, rec)
+		if s.one(8) {
+			to.apply(s, rec) // it may be refused, and changes nothing
 		}
 		if i == dies {
 			[]*simHome{from, to}[s.choose(2)].crash(s)

@@ -1,0 +1,154 @@
+package mail
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+)
+
+// beginCopy begins the copy of a mailbox of a home.
+func (f *fixture) beginCopy(name string, home proto.PeerID) error {
+	f.t.Helper()
+	h := box.Handover{ID: [16]byte{1}, Peer: home, Generation: 1}
+	return f.BeginCopy(f.t.Context(), box.BoxSettings{Name: name, Kind: box.Mailbox}, h)
+}
+
+// refusedWith checks that an error is a refusal.
+func refusedWith(t *testing.T, err error, code proto.Code) {
+	t.Helper()
+	if refused := (*RefusedError)(nil); !errors.As(err, &refused) || refused.Code != code {
+		t.Errorf("%v, want code %v", err, code)
+	}
+}
+
+// A home may say that mail of a box came from any node. Those that were never a member take no
+// space: their mail is that of the home.
+func TestInventedOriginsOfACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		member := proto.PeerID{9}
+		f := newFixture(t, Config{Self: homeID, Known: func(p proto.PeerID) bool { return p == originID || p == member }})
+		if err := f.beginCopy("agent:ceo", originID); err != nil {
+			t.Fatal(err)
+		}
+		head := box.New(&Chains{})
+		settings := box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox}
+		if err := head.Apply(0, box.AppendBox(nil, 1, &settings), new(box.Output)); err != nil {
+			t.Fatal(err)
+		}
+		p := Piece{Origins: []proto.PeerID{originID, member}}
+		for i := range 100 {
+			if i >= len(p.Origins) {
+				p.Origins = append(p.Origins, proto.PeerID{77, byte(i)})
+			}
+			rec := box.AppendMail(nil, &box.Mail{Box: 1, At: 1, Letter: f.letter(fmt.Sprint(i), nil)})
+			if err := head.Apply(0, rec, new(box.Output)); err != nil {
+				t.Fatal(err)
+			}
+			rec, _, err := box.ForTransit(rec, uint64(i)+1, func(uint32) uint32 { return uint32(i) + 1 })
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Records = append(p.Records, rec)
+		}
+		p.Records = slices.Concat(head.CopyHead(1), p.Records)
+		if err := f.AddToCopy(t.Context(), "agent:ceo", [16]byte{1}, &p); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.state.NewOrigin() - 1; n != 2 {
+			t.Errorf("%d nodes are noted", n)
+		}
+		if err := errors.Join(f.EndCopy(t.Context(), "agent:ceo", [16]byte{1}), f.Serve(t.Context(), "agent:ceo", 2)); err != nil {
+			t.Fatal(err)
+		}
+		s := f.read("agent:ceo", 100)
+		given, _ := f.next(s, 100)
+		for i, d := range given {
+			if want := []proto.PeerID{originID, member, originID}[min(i, 2)]; d.From != want {
+				t.Fatalf("mail %d is of %v, want %v", i, d.From, want)
+			}
+		}
+	})
+}
+
+// Boxes of one home, also whole ones, leave room for those of others.
+func TestCopiesOfOneHomeLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: homeID})
+		begun := 0
+		for ; begun < maxCopies; begun++ {
+			name := fmt.Sprint("agent:a", begun)
+			if err := f.beginCopy(name, originID); err != nil {
+				refusedWith(t, err, proto.CodeBusy)
+				break
+			}
+			if err := f.EndCopy(t.Context(), name, [16]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if begun != 58 {
+			t.Errorf("one home has %d copies", begun)
+		}
+		f.restart()
+		refusedWith(t, f.beginCopy("agent:more", originID), proto.CodeBusy)
+		if err := f.beginCopy("agent:a0", originID); err != nil {
+			t.Errorf("one that begins again: %v", err)
+		}
+		if err := f.beginCopy("agent:b", proto.PeerID{9}); err != nil {
+			t.Errorf("another home has none: %v", err)
+		}
+		if err := errors.Join(f.DropCopy(t.Context(), "agent:a0"), f.DropCopy(t.Context(), "agent:a1"), f.DropCopy(t.Context(), "agent:a2"), f.beginCopy("agent:more", originID)); err != nil {
+			t.Errorf("after one was dropped: %v", err)
+		}
+	})
+}
+
+// What a box has beside its mail has a limit, of which one home leaves some to others, and which a
+// copy that is gone gives back.
+func TestPartsOfCopiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: homeID})
+		notes := new(chain.Home)
+		notes.Take(chain.Chain{Origin: originID, Box: "agent:a", Class: proto.Normal}, chain.Item{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: 1})
+		p := Piece{Records: [][]byte{box.AppendChains(nil, notes.Append(nil)), box.AppendKept(nil, nil)}}
+		begin := func(name string, home proto.PeerID) {
+			t.Helper()
+			if err := f.beginCopy(name, home); err != nil {
+				t.Fatal(err)
+			}
+		}
+		add := func(name string) error { return f.AddToCopy(t.Context(), name, [16]byte{1}, &p) }
+		begin("agent:a", originID)
+		if err := errors.Join(add("agent:a"), add("agent:a")); err != nil {
+			t.Fatal(err)
+		}
+		size, id := 8*len(p.Records[0])+len(p.Records[1]), box.BoxID(0)
+		if err := f.call(t.Context(), func(box.Now) {
+			id, _ = f.state.Find(box.CopyPrefix + "agent:a")
+			if n := f.incoming.parts[id]; n != int64(2*size) {
+				t.Errorf("two parts count %d bytes, want %d", n, 2*size)
+			}
+			f.incoming.parts[id] = maxParts - 1<<20
+		}); err != nil {
+			t.Fatal(err)
+		}
+		begin("agent:b", originID)
+		begin("agent:c", proto.PeerID{9})
+		refusedWith(t, add("agent:a"), proto.CodeFull)
+		refusedWith(t, add("agent:b"), proto.CodeFull)
+		if err := add("agent:c"); err != nil {
+			t.Errorf("another home has no room: %v", err)
+		}
+		if err := f.DropCopy(t.Context(), "agent:a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := add("agent:b"); err != nil {
+			t.Errorf("without the first copy: %v", err)
+		}
+	})
+}
