@@ -20,7 +20,7 @@ func (b *Broker) replayBehindGap(p ledger.Place, rec []byte, next map[box.BoxID]
 	case box.TypeAck, box.TypeNack, box.TypeEnd, box.TypeTold, box.TypeTaken:
 		return nil
 	case box.TypeMove:
-		if id, seq, err := box.MoveOf(rec); err != nil || seq >= next[id] {
+		if id, seq, _, err := box.MoveOf(rec); err != nil || seq >= next[id] {
 			return err
 		}
 	case box.TypeForward:

@@ -21,11 +21,10 @@ import (
 //	                    Came          NAME, which is served, once the mesh knows that its home is here
 //	removed                           when the old home has heard of that
 //
-// A part is a PART record, or the MOVE of a mail: in a copy that of a mail which is not there
-// adds it. So each mail keeps its sequence, and all that names it: attempts, what subscriptions
-// have read, and the numbers of chains. In this order: counts and subscriptions, mails, what is
-// known about them. Leases are not a part: they end with Still, as
-// by a restart, and nothing is spent.
+// A part is a PART record, or the MOVE of a mail: one with a flag adds it to a copy. So each mail
+// keeps its sequence, and all that names it: attempts, what subscriptions have read, and the numbers
+// of chains. In this order: counts and subscriptions, mails, what is known about them. Leases are
+// not a part: they end with Still, as by a restart, and nothing is spent.
 
 // CopyPrefix begins the name of a box that comes from another home and is not served yet.
 const CopyPrefix = "in:"
@@ -609,7 +608,12 @@ func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte,
 	if m.Box = id; m.Origin == 0 {
 		m.Chain, m.Number, m.Prev = 0, proto.Seq{}, proto.Seq{}
 	}
-	return AppendMove(nil, seq, AppendMail(nil, &m))
+	out, err := AppendMove(nil, seq, AppendMail(nil, &m))
+	if err != nil {
+		return nil, err
+	}
+	out[5] = flagAdds
+	return out, nil
 }
 
 // ForTransit returns the record of a mail as one that [ForCopy] reads, and the mail. Origin returns

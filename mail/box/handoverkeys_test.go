@@ -97,3 +97,32 @@ func TestReadPartsComeInOrder(t *testing.T) {
 		}
 	}
 }
+
+// The record of a mail that was forgotten meanwhile is moved to no use: a mail that was done does
+// not wait in a copy.
+func TestMoveOfAForgottenMailRevivesNone(t *testing.T) {
+	src, dst := newBench(t), newBench(t)
+	src.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
+	seq := src.mustSend(note{})
+	src.must(Ack, src.want(src.attach(1, 0), seq)[0].Handle)
+	src.stage(1, Still)
+	dst.wait(time.Second)
+	at := dst.copyOf(src, 1)
+	dst.take(src, at, src.parts(1))
+	k, kept := dst.s.Record(at, seq)
+	if !kept {
+		t.Fatal("it is not kept")
+	}
+	move, err := AppendMove(nil, seq, dst.log[k.Place-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst.wait(2 * time.Hour)
+	dst.apply(move)
+	if i, _ := dst.s.Info(at); i.Waiting != 0 {
+		t.Errorf("%d mails wait", i.Waiting)
+	}
+	if _, there := dst.s.Record(at, seq); there {
+		t.Error("it is there")
+	}
+}

@@ -117,8 +117,8 @@ func (s *State) Record(id BoxID, seq uint64) (Kept, bool) {
 }
 
 // applyMove notes where the record of a mail is from now on. Nothing else of the mail
-// changes. A mail of which nothing is needed any more is not there: then nothing does, but in a
-// copy of a box it is added.
+// changes. A mail of which nothing is needed any more is not there: then nothing does, unless the
+// record adds it to a copy of a box.
 func (s *State) applyMove(p Place, rec []byte, out *Output) error {
 	seq, old, err := parseMove(rec)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *State) applyMove(p Place, rec []byte, out *Output) error {
 	if b == nil {
 		return nil
 	}
-	if b.settings.Handover.Stage == Copying {
+	if rec[5] == flagAdds && b.settings.Handover.Stage == Copying {
 		if _, there := s.Record(m.Box, seq); !there {
 			r := s.takeMail(b, p, len(rec), seq, &m)
 			r.Box = m.Box

@@ -50,8 +50,12 @@ const (
 // The length is that of the whole record.
 const headSize = 12
 
-// flagWhole in an END ends the mail for all subscriptions of its topic.
-const flagWhole = 1
+// flagWhole in an END ends the mail for all subscriptions of its topic; flagAdds in a MOVE adds the
+// mail to a copy of a box.
+const (
+	flagWhole = 1
+	flagAdds  = 1
+)
 
 // mailSize is the size of a MAIL of a chain before its letter.
 const mailSize = localSize + 4*8
@@ -206,7 +210,8 @@ func parseHead(rec []byte) (head, decoder, error) {
 	}
 	h := head{Type(rec[4]), rec[5], SubID(binary.BigEndian.Uint16(rec[6:])), BoxID(binary.BigEndian.Uint32(rec[8:]))}
 	known := h.typ != 0 && h.typ < typeKnown
-	if known && h.flags&^flagWhole != 0 || h.flags != 0 && known && h.typ != TypeEnd || !known && h.typ < typeForeign {
+	flagged := h.typ == TypeEnd && h.flags == flagWhole || h.typ == TypeMove && h.flags == flagAdds
+	if known && h.flags != 0 && !flagged || !known && h.typ < typeForeign {
 		return h, decoder{}, fmt.Errorf("%w: type %d with flags %#x", ErrBadRecord, h.typ, h.flags)
 	}
 	return h, decoder{b: rec[headSize:]}, nil
@@ -329,14 +334,14 @@ func AppendMove(dst []byte, seq uint64, rec []byte) ([]byte, error) {
 	return finish(append(dst, rec...), start), nil
 }
 
-// MoveOf returns of which mail of which box a MOVE record is.
-func MoveOf(rec []byte) (BoxID, uint64, error) {
+// MoveOf returns of which mail of which box a MOVE record is, and whether it adds that to a copy.
+func MoveOf(rec []byte) (id BoxID, seq uint64, adds bool, err error) {
 	seq, mail, err := parseMove(rec)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, false, err
 	}
 	m, err := ParseMail(mail)
-	return m.Box, seq, err
+	return m.Box, seq, rec[5] == flagAdds, err
 }
 
 func parseMove(rec []byte) (seq uint64, mail []byte, err error) {

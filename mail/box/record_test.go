@@ -118,7 +118,11 @@ func reencode(rec []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return AppendMove(nil, seq, old)
+		out, err := AppendMove(nil, seq, old)
+		if err == nil {
+			out[5] = h.flags
+		}
+		return out, err
 	case TypeForward:
 		h, seq, m, err := parseForward(rec)
 		return AppendForward(nil, h.box, h.sub, seq, AppendMail(nil, &m)), err
@@ -299,6 +303,7 @@ func TestBadRecords(t *testing.T) {
 		{"time that ran back", appendAge(nil, age{boot: 2, ran: -1})},
 		{"a start that ran for more than a century", appendAge(nil, age{boot: 2, ran: maxRan + 1})},
 		{"a move of no mail", finish(appendU64(appendHead(nil, head{typ: TypeMove, box: 1}), 1), 0)},
+		{"a move with an unknown flag", with(slices.Concat(mustMove(t, mail)), 5, 2)},
 		{"a move of another box's mail", with(slices.Concat(mustMove(t, mail)), 11, 2)},
 		{"a forward of no mail", finish(appendU64(appendHead(nil, head{typ: TypeForward, box: 1}), 1), 0)},
 		{"a forward by another node", AppendForward(nil, 1, 0, 1, chained(Mail{Chain: 1, Origin: 1, Number: proto.Seq{Boot: 1, Counter: 1}}))},
