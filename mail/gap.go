@@ -10,7 +10,7 @@ import (
 // sequences may be of another mail: it does not count, and mail that had ended is delivered
 // again. No mail that the log has is missing because another one of its chain is. A MOVE counts
 // if the mail came before the first gap, by the next sequences then: that is the mail, and its
-// old record may be gone.
+// old record may be gone. So does one that adds a mail to a copy of a box: it is the only record.
 func (b *Broker) replayBehindGap(p ledger.Place, rec []byte, next map[box.BoxID]uint64) error {
 	t, err := box.TypeOf(rec)
 	if err != nil {
@@ -20,7 +20,7 @@ func (b *Broker) replayBehindGap(p ledger.Place, rec []byte, next map[box.BoxID]
 	case box.TypeAck, box.TypeNack, box.TypeEnd, box.TypeTold, box.TypeTaken:
 		return nil
 	case box.TypeMove:
-		if id, seq, _, err := box.MoveOf(rec); err != nil || seq >= next[id] {
+		if id, seq, adds, err := box.MoveOf(rec); err != nil || !adds && seq >= next[id] {
 			return err
 		}
 	case box.TypeForward:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/ledger"
 )
 
 // A handing is a box on its way from the broker at to the broker to.
@@ -366,6 +367,35 @@ func TestDedupeKeysOfAMove(t *testing.T) {
 		again(here, "mine")
 		if got := here.all(h.name); !slices.Equal(got, []string{"mine", "yours"}) {
 			t.Errorf("%q", got)
+		}
+	})
+}
+
+// I21: a ledger that has lost a batch from before a box came there has all mail of the box, of which
+// some may be delivered again.
+func TestBoxThatCameBehindAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		h.at.mailbox(h.name)
+		h.at.send(h.name, "one", "two", "three")
+		h.to.mailbox("agent:other")
+		h.to.send("agent:other", "what is lost")
+		h.must(h.steps())
+		h.to.settle(h.name, h.to.first(h.name), box.Ack, proto.CodeOK)
+		h.to.stop()
+		damage(t, h.to.dir, "what is lost")
+		dir := h.to.dir + "-rebuilt"
+		if _, err := ledger.Rebuild(h.to.dir, dir); err != nil {
+			t.Fatal(err)
+		}
+		h.to.dir = dir
+		h.to.start()
+		if got := h.to.all(h.name); !slices.Equal(got, []string{"one", "two", "three"}) {
+			t.Errorf("mail %q", got)
+		}
+		h.to.restart()
+		if got := h.to.all(h.name); len(got) > 0 {
+			t.Errorf("after a restart: %q", got)
 		}
 	})
 }
