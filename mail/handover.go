@@ -328,9 +328,13 @@ func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
 }
 
 // copiedOrigin returns the index of the node that a mail of a copy came from, as the old home says.
-// One that never was a member, as far as is known, is not noted: the mail is that of the old home.
+// Mail of this node is as if it had been sent here. One that never was a member, as far as is known,
+// is not noted: the mail is that of the old home.
 func (b *Broker) copiedOrigin(p, home proto.PeerID) uint32 {
-	if b.cfg.Known != nil && !b.cfg.Known(p) {
+	switch {
+	case p == b.cfg.Self:
+		return 0
+	case b.cfg.Known != nil && !b.cfg.Known(p):
 		p = home
 	}
 	return b.originOf(p)
@@ -367,9 +371,6 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			local, e := box.ForCopy(rec, at, func(i uint32) (uint32, error) {
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
 					return 0, fmt.Errorf("%w: origin %d", box.ErrBadRecord, i)
-				}
-				if p.Origins[i-1] == b.cfg.Self {
-					return 0, nil
 				}
 				return b.copiedOrigin(p.Origins[i-1], s.Handover.Peer), nil
 			})

@@ -399,3 +399,65 @@ func TestBoxThatCameBehindAGap(t *testing.T) {
 		}
 	})
 }
+
+// Mail of the new home is in a box that came there as if it had been sent there: a dedupe key of its
+// programs and of those of other nodes counts on, a lane of its own stays one lane, and a number that
+// its spool had is known.
+func TestMailOfTheNewHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		ctx := t.Context()
+		if err := h.at.SetBox(ctx, box.BoxSettings{Name: h.name, Kind: box.Mailbox, PerPeer: true}); err != nil {
+			t.Fatal(err)
+		}
+		letter := func(n int) []byte {
+			return h.to.letter(fmt.Sprint(n), func(l *proto.Letter) { l.Dedupe, l.Key = []byte(fmt.Sprint("inv-", n)), []byte("k") })
+		}
+		bundle := func(n, generation uint64) *proto.Bundle {
+			return &proto.Bundle{Number: n, Box: h.name, Generation: generation, Chain: proto.Normal, Runs: []*proto.Run{{Boot: 5, First: n, Count: 1}}, Letters: letter(int(n))}
+		}
+		third := proto.PeerID{7}
+		for from, n := range map[proto.PeerID]uint64{homeID: 1, third: 2} {
+			if a := h.at.arrived(from, bundle(n, 0)); a.GetUpToNumber() != n {
+				t.Fatalf("%v", a)
+			}
+		}
+		h.must(h.steps())
+		sent, err := h.to.Send(ctx, []Item{{Box: h.name, Letter: letter(1)}, {Box: h.name, Letter: letter(3)}}, false)
+		if err != nil || !sent[0].Duplicate || sent[1].Duplicate {
+			t.Errorf("a key of its own program: %+v, %v", sent, err)
+		}
+		for from, n := range map[proto.PeerID]uint64{homeID: 1, third: 2} {
+			if a := h.to.arrived(from, bundle(n, 2)); a.GetUpToNumber() != n {
+				t.Errorf("a number that was taken: %v", a)
+			}
+		}
+		again := bundle(3, 2)
+		again.Letters = letter(2)
+		if a := h.to.arrived(third, again); a.GetUpToNumber() != 3 {
+			t.Errorf("a key of a third node: %v", a)
+		}
+		if i := h.to.info(h.name); i.Waiting != 3 {
+			t.Errorf("%d mails wait", i.Waiting)
+		}
+		given, bodies := h.to.next(h.to.read(h.name, 3), 2)
+		slices.Sort(bodies)
+		if !slices.Equal(bodies, []string{"1", "2"}) || !given[0].From.IsZero() && !given[1].From.IsZero() {
+			t.Errorf("given %q, %+v: 3 is behind 1", bodies, given)
+		}
+	})
+}
+
+// arrived hands over a bundle of a node, and returns the answer.
+func (f *fixture) arrived(from proto.PeerID, m *proto.Bundle) *proto.Bundled {
+	f.t.Helper()
+	a, err := f.Arrive(from, m, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	answer, err := a.Wait(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer
+}

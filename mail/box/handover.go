@@ -577,8 +577,8 @@ func AppendServe(dst []byte, id BoxID, settings *BoxSettings) []byte {
 func AppendLeave(dst []byte, id BoxID) []byte { return appendPart(dst, id, 0, &part{op: partLeave}) }
 
 // ForCopy returns a record that comes from the old home of a box as one for its copy. The error
-// wraps [ErrBadRecord] if it cannot be a part of one. Origin returns the index here of one there; 0:
-// it is this node. A mail of this node has no number in a chain.
+// wraps [ErrBadRecord] if it cannot be a part of one. Origin returns the index here of one there, 0 for
+// this node: its mail has no number here, which is known by the numbers of the chain.
 func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte, error) {
 	h, d, err := parseHead(rec)
 	switch {

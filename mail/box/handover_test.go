@@ -432,7 +432,7 @@ func FuzzForCopy(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(out) != len(rec) {
+		if n := len(rec) - len(out); n != 0 && n != mailSize-localSize { // mail of this node has no number
 			t.Errorf("%x became %x", rec, out)
 		}
 		if h, _, err := parseHead(out); err != nil || h.box != 1 {
