@@ -605,6 +605,7 @@ func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte,
 	if m.Origin, err = origin(m.Origin); err != nil {
 		return nil, err
 	}
+	m.Letter = withoutReceipt(m.Letter) // who sent it, and when it came, is the word of the old home
 	if m.Box = id; m.Origin == 0 {
 		m.Chain, m.Number, m.Prev = 0, proto.Seq{}, proto.Seq{}
 	}

@@ -126,3 +126,25 @@ func TestMoveOfAForgottenMailRevivesNone(t *testing.T) {
 		t.Error("it is there")
 	}
 }
+
+// A home signs nothing about mail that it did not take itself: the mail of a box that came there asks
+// for no receipt.
+func TestMailOfACopyAsksForNoReceipt(t *testing.T) {
+	src, dst := newBench(t), newBench(t)
+	src.mustSend(note{flags: proto.LetterReceipt | proto.LetterTellEnd})
+	src.mustSend(note{})
+	src.stage(1, Still)
+	at := dst.copyOf(src, 1)
+	dst.take(src, at, src.parts(1))
+	for seq := range uint64(2) {
+		k, _ := dst.s.Record(at, seq+1)
+		m, err := MailOf(dst.log[k.Place-1])
+		if err != nil || WantsReceipt(m.Letter) || asksToTell(m.Letter) != (seq == 0) {
+			t.Errorf("mail %d: %v, wants a receipt: %v, to be told: %v", seq+1, err, WantsReceipt(m.Letter), asksToTell(m.Letter))
+		}
+		k, _ = src.s.Record(1, seq+1)
+		if m, err = MailOf(src.log[k.Place-1]); err != nil || WantsReceipt(m.Letter) != (seq == 0) {
+			t.Errorf("the old home has changed mail %d (%v)", seq+1, err)
+		}
+	}
+}

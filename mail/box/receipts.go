@@ -69,6 +69,15 @@ func WantsReceipt(letter []byte) bool {
 	return proto.LetterFlags(binary.BigEndian.Uint16(letter[2:]))&proto.LetterReceipt != 0
 }
 
+// withoutReceipt returns a copy of a letter, which may be none, whose sender wants no receipt.
+func withoutReceipt(letter []byte) []byte {
+	out := slices.Clone(letter)
+	if len(out) >= 4 {
+		binary.BigEndian.PutUint16(out[2:], binary.BigEndian.Uint16(out[2:])&^uint16(proto.LetterReceipt))
+	}
+	return out
+}
+
 // A Receipt is what a home has signed about a mail of a spool. Its bytes are the caller's; empty:
 // the home has the mail, and did not sign that.
 type Receipt struct {
