@@ -182,7 +182,7 @@ func (c *Copying) tail() [][]byte {
 }
 
 // Next returns the next piece; one without records is the end. The error wraps
-// [store.ErrNotFound] or [store.ErrCorrupt] if a mail cannot be read.
+// [store.ErrNotFound] or [store.ErrCorrupt] if a mail that waits or is dead cannot be read.
 func (c *Copying) Next(ctx context.Context) (p Piece, err error) {
 	var mails []box.CopiedMail
 	for len(c.rest) == 0 && len(mails) == 0 {
@@ -217,13 +217,16 @@ func (c *Copying) mails(ctx context.Context, mails []box.CopiedMail) (p Piece, e
 	var kept []box.CopiedMail
 	for _, m := range mails {
 		rec, err := c.b.readMail(ctx, m.Kept, nil)
-		if m.IsDone && errors.Is(err, store.ErrNotFound) {
-			continue // it is kept no more
-		}
 		if err == nil {
 			rec, err = c.piece(&p, rec, m.Seq)
 		}
-		if err != nil {
+		switch {
+		case m.IsDone && errors.Is(err, store.ErrNotFound):
+			continue // it is kept no more
+		case m.IsDone && (errors.Is(err, store.ErrCorrupt) || errors.Is(err, box.ErrBadRecord)):
+			c.b.cfg.Logger.Warn("a mail that is done cannot be read: it does not go to the new home of its box", "box", c.name, "seq", m.Seq, "why", err)
+			continue
+		case err != nil:
 			return p, fmt.Errorf("mail %d of %s: %w", m.Seq, c.name, err)
 		}
 		if p.Records = append(p.Records, rec); m.IsDone {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
 )
 
@@ -460,4 +461,46 @@ func (f *fixture) arrived(from proto.PeerID, m *proto.Bundle) *proto.Bundled {
 		f.t.Fatal(err)
 	}
 	return answer
+}
+
+// A mail that is done and that the disk has lost keeps no box at its home; one that waits does.
+func TestHandoverOfAnUnreadableMail(t *testing.T) {
+	for lost, want := range map[string]error{"is done": nil, "waits": store.ErrCorrupt} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+			if err := h.at.SetBox(t.Context(), box.BoxSettings{Name: h.name, Kind: box.Mailbox, Keep: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			h.at.send(h.name, "first", "a mail that is done", "a mail that waits", "last")
+			given, _ := h.at.next(h.at.read(h.name, 2), 2)
+			for _, d := range given {
+				h.at.settle(h.name, d, box.Ack, proto.CodeOK)
+			}
+			h.at.restart()
+			damage(t, h.at.dir, "a mail that "+lost)
+			var err error
+			for _, step := range h.steps() {
+				if err = step(); err != nil {
+					break
+				}
+			}
+			if !errors.Is(err, want) {
+				t.Errorf("the mail that %s is lost: %v, want %v", lost, err, want)
+			}
+			if err != nil {
+				return
+			}
+			kept := -2 // those that wait
+			if err := h.to.View(t.Context(), func(s *box.State) {
+				for range s.Places(box.Cursor{}) {
+					kept++
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if i := h.to.info(h.name); i.Waiting != 2 || kept != 1 {
+				t.Errorf("%d mails wait, %d are kept", i.Waiting, kept)
+			}
+		})
+	}
 }
