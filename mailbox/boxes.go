@@ -89,7 +89,7 @@ type NameKeeper interface {
 // A NameGiver makes other nodes the homes of names.
 type NameGiver interface {
 	// MayTake returns why a node cannot become the home of a name now.
-	MayTake(name string, to proto.PeerID) error
+	MayTake(ctx context.Context, name string, to proto.PeerID) error
 	// HandOff makes another node the home of a name whose home is this one, durably.
 	HandOff(ctx context.Context, name string, to proto.PeerID) error
 }

@@ -128,7 +128,7 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 	return nil
 }
 
-func (n *names) MayTake(string, proto.PeerID) error { return n.fail }
+func (n *names) MayTake(context.Context, string, proto.PeerID) error { return n.fail }
 
 // HandOff makes p the home of a name.
 func (n *names) HandOff(_ context.Context, name string, p proto.PeerID) error {

@@ -80,7 +80,7 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
-	next, err := t.nextHome(k, p, to)
+	next, err := t.nextHome(ctx, k, p, to)
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
@@ -119,7 +119,7 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 }
 
 // nextHome returns the member that is to be the home of a box, if it and the box may be.
-func (t *handovers) nextHome(k *mail.Broker, p place, to string) (proto.PeerID, error) {
+func (t *handovers) nextHome(ctx context.Context, k *mail.Broker, p place, to string) (proto.PeerID, error) {
 	switch {
 	case !k.Has(p.name):
 		return proto.PeerID{}, noBox(p, "")
@@ -134,7 +134,7 @@ func (t *handovers) nextHome(k *mail.Broker, p place, to string) (proto.PeerID, 
 	if err != nil {
 		return proto.PeerID{}, err
 	}
-	return m.Peer, t.names.MayTake(p.name, m.Peer)
+	return m.Peer, t.names.MayTake(ctx, p.name, m.Peer)
 }
 
 func (t *handovers) begin(name string, id [16]byte) (*handing, bool) {

@@ -296,7 +296,14 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 	refused := 0
 	for i := range 3 * proto.MaxDeeds {
 		at, to := homes[i%2], homes[1-i%2]
+		may := at.MayMove("q", to.self, Now{})
+		if home, g := at.HomeOf("q"); home != at.self || g != uint64(i)+1 {
+			t.Fatalf("the question has changed the home: %d, in generation %d", home[0]-1, g)
+		}
 		_, err := at.HandOff("q", to.self, Now{})
+		if errors.Is(err, errTooManyMoves) != errors.Is(may, errTooManyMoves) {
+			t.Fatalf("%v, and before: %v", err, may)
+		}
 		if errors.Is(err, errTooManyMoves) {
 			refused++
 			q := at.titles.byName["q"]

@@ -459,6 +459,12 @@ func (d *Driver) HandOff(ctx context.Context, name string, to proto.PeerID) erro
 	return d.ask(ctx, func() (Output, error) { return d.home.HandOff(name, to, d.now()) })
 }
 
+// MayMove returns why a queue, or another name, cannot be given to another home now.
+func (d *Driver) MayMove(ctx context.Context, name string, to proto.PeerID) error {
+	refused, err := call(ctx, d, func() error { return d.home.MayMove(name, to, d.now()) })
+	return errors.Join(err, refused)
+}
+
 // Seize makes this node the home of a queue whose home is lost, and returns once that is
 // durable.
 func (d *Driver) Seize(ctx context.Context, name string, from proto.PeerID) error {

@@ -19,12 +19,25 @@ func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	if to == h.self || !t.known() || !t.isHome(h.self) {
 		return h.endInput(), nil
 	}
-	if err := h.titles.handOff(t, to, now, &h.out); err != nil {
+	s, err := h.titles.handedOff(t, to, now)
+	if err != nil {
 		return h.out, err
 	}
+	h.titles.set(t, s, &h.out)
 	h.refresh(name)
 	h.moveOut()
 	return h.endInput(), nil
+}
+
+// MayMove returns why a queue, or another name, cannot be given to another home now, and changes
+// nothing.
+func (h *Home) MayMove(name string, to proto.PeerID, now Now) error {
+	t := h.titles.byName[name]
+	if to == h.self || !t.known() || !t.isHome(h.self) {
+		return nil // HandOff does nothing
+	}
+	_, err := h.titles.handedOff(t, to, now)
+	return err
 }
 
 // Seize makes this node the home of a queue whose home is lost. An operator decides that,

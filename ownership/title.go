@@ -156,16 +156,12 @@ func (ti *titles) learn(m *proto.QueueState, o *Output) bool {
 	return true
 }
 
-// handOff gives t, whose home this node is, to another home.
-func (ti *titles) handOff(t *title, to proto.PeerID, now Now, o *Output) error {
+// handedOff returns the state of t, whose home this node is, at another home.
+func (ti *titles) handedOff(t *title, to proto.PeerID, now Now) (*proto.QueueState, error) {
 	s := ti.stateOf(t)
 	s.Generation, s.Home, s.SeizedFrom = s.Generation+1, slices.Clone(to[:]), nil
 	s.ChangedMs = nextChangedMs(s, now)
-	if err := ti.signDeed(s, t.root, Deed{From: ti.self}); err != nil {
-		return err
-	}
-	ti.set(t, s, o)
-	return nil
+	return s, ti.signDeed(s, t.root, Deed{From: ti.self})
 }
 
 // seize makes this node the home of a name whose home is lost.

@@ -106,14 +106,14 @@ func (ts Titles) HandOff(ctx context.Context, name string, to proto.PeerID) erro
 	case home != ts.self:
 		return fmt.Errorf("%w: the home of %s is %s: hand it over there", wire.ErrRefused, name, ts.parts.Book.NameOf(home))
 	}
-	if err := ts.MayTake(name, to); err != nil {
+	if err := ts.MayTake(ctx, name, to); err != nil {
 		return err
 	}
 	return ts.handOff(ctx, ts.cfg.AuditSystem, name, to)
 }
 
 // MayTake returns why a node cannot become the home of a name now.
-func (ts Titles) MayTake(name string, to proto.PeerID) error {
+func (ts Titles) MayTake(ctx context.Context, name string, to proto.PeerID) error {
 	switch {
 	case to == ts.self:
 		return fmt.Errorf("%w: this node is already the home of %s", wire.ErrRefused, name)
@@ -121,6 +121,9 @@ func (ts Titles) MayTake(name string, to proto.PeerID) error {
 		return fmt.Errorf("%w: %s is not connected", wire.ErrRefused, ts.parts.Book.NameOf(to))
 	case !ts.mayWork(to):
 		return fmt.Errorf("%w: the home of %s needs the role work, which %s does not have", wire.ErrRefused, name, ts.parts.Book.NameOf(to))
+	}
+	if err := ts.Driver.MayMove(ctx, name, to); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
 	return nil
 }
