@@ -27,7 +27,8 @@ that it has the letter, on disk. A mail for another node has it when that has th
 mail; with --wait the command waits for it, and the exit code is 6 if none came in
 time. With --verify the signature is checked on this machine from the proof and the
 letter alone, without asking any node; the exit code is 1 if it is not valid. What
-was exported with -o json can be verified from the file, on any machine.`,
+was exported with -o json can be verified from the file, on any machine; nodes are
+shown by their ids then.`,
 		Example: "  balefire-node mail receipts 01a20c7e-5b1f-7d12 --wait 1m -o json > proof.json\n  balefire-node mail receipts @proof.json --verify",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := exactly(1, "the id of a mail, or @FILE with an exported receipt")(cmd, args); err != nil || strings.HasPrefix(args[0], "@") {
@@ -70,16 +71,23 @@ func (w *app) mailReceipts(cmd *cobra.Command, from string, wait time.Duration) 
 }
 
 // showMailReceipts shows receipts, which are about mails whose ids begin with id, and verifies them
-// before if that is asked for.
+// before if that is asked for. Without an id they are of a file.
 func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bool) error {
-	bad := 0
+	bad, alone := 0, 0
 	for i := range receipts {
-		if r := &receipts[i]; verify {
+		r := &receipts[i]
+		if verify {
 			err := verifyMailReceipt(r, id)
 			if r.Verified, r.Problem = err == nil, ""; err != nil {
 				r.Problem = err.Error()
 				bad++
 			}
+		}
+		if id == "" {
+			r.Node, r.Origin = r.NodeID, r.OriginID // nobody has signed a name
+		}
+		if len(r.Letter) == 0 {
+			alone++
 		}
 	}
 	if err := w.show(mailReceiptsView(receipts)); err != nil {
@@ -87,6 +95,9 @@ func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bo
 	}
 	if !verify {
 		return nil
+	}
+	if alone > 0 {
+		w.infof("%d receipts have no letter with them: compare the SHA-256 of the letter with the digest", alone)
 	}
 	return w.verified(len(receipts), bad)
 }
@@ -129,6 +140,8 @@ func mailReceiptsView(receipts []wire.MailReceipt) view {
 			holds := "yes"
 			if !r.Verified {
 				holds = "NO: " + r.Problem
+			} else if len(r.Letter) == 0 {
+				holds = "yes, without its letter"
 			}
 			t.row(shortTask(r.Mail), r.Box, r.Node, r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Origin, holds, r.Number, r.Digest, r.NodeID, r.OriginID)
 		}

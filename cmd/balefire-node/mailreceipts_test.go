@@ -49,7 +49,7 @@ func TestMailReceipts(t *testing.T) {
 	}{
 		"as it was": {func(*wire.MailReceipt) {}, ""},
 		"other names": {func(r *wire.MailReceipt) {
-			r.Box, r.OriginID, r.Number, r.Time = "x", "y", "z", testStart.AddDate(1, 0, 0)
+			r.Box, r.OriginID, r.Number, r.Time, r.Node, r.Origin = "x", "y", "z", testStart.AddDate(1, 0, 0), "the bank", "the president"
 		}, ""},
 		"without the letter": {func(r *wire.MailReceipt) { r.Letter = nil }, ""},
 		"another letter":     {func(r *wire.MailReceipt) { r.Letter = []byte("another") }, "the proof is about the letter sha256:"},
@@ -80,6 +80,12 @@ func TestMailReceipts(t *testing.T) {
 		}
 		if name == "other names" && (!strings.Contains(out, `"agent:ceo"`) || !strings.Contains(out, `"high.3.4"`) || !strings.Contains(out, "2026-11-20T12:00:00Z")) {
 			t.Errorf("what the proof does not state: %s", out)
+		}
+		if strings.Contains(out, "the bank") || strings.Contains(out, "the president") || strings.Contains(out, "laptop") {
+			t.Errorf("%s: names that nobody has signed: %s", name, out)
+		}
+		if said := strings.Contains(errs, "1 receipts have no letter with them"); said != (name == "without the letter") {
+			t.Errorf("%s: says that there is no letter: %v", name, said)
 		}
 	}
 }

@@ -26,7 +26,8 @@ func taskReceipts(w *app) *cobra.Command {
 		Long: `Show the signed receipts of a task: stored, accepted, started, done. With --verify
 each signature is checked on this machine from the proof alone, without asking any
 node; the exit code is 1 if a receipt is invalid. Receipts that were exported with
--o json can be verified from the file, on any machine.`,
+-o json can be verified from the file, on any machine; nodes are shown by their ids
+then.`,
 		Example: "  balefire-node task receipts 01a1f84f -o json > proof.json\n  balefire-node task receipts @proof.json --verify", Args: exactly(1, "the id of a task, or @FILE with exported receipts"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			receipts, err := w.receipts(cmd, args[0])
@@ -65,7 +66,11 @@ func (w *app) verified(n, bad int) error {
 
 func (w *app) receipts(cmd *cobra.Command, from string) ([]wire.Receipt, error) {
 	if path, ok := strings.CutPrefix(from, "@"); ok {
-		return readReceipts[wire.Receipt](path)
+		receipts, err := readReceipts[wire.Receipt](path)
+		for i := range receipts {
+			receipts[i].Node = receipts[i].NodeID // nobody has signed a name
+		}
+		return receipts, err
 	}
 	return call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Receipt, error) { return c.Receipts(ctx, from) })
 }
