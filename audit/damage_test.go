@@ -201,6 +201,53 @@ func TestKnownHeadFindsARewrittenRecord(t *testing.T) {
 	if _, err := Verify(dir, Head{Seq: 8, Hash: head.Hash}); !errors.Is(err, ErrBroken) {
 		t.Errorf("err = %v, want ErrBroken: line 8 is known elsewhere and is not here", err)
 	}
+	if _, err := Verify(t.TempDir(), head); !errors.Is(err, ErrBroken) {
+		t.Errorf("err = %v, want ErrBroken: everything was removed", err)
+	}
+}
+
+// I19: a record that begins behind each known head, as one does of which old files were removed,
+// may be another one, and is not called sound.
+func TestKnownHeadsThatAreTooOldProveNothing(t *testing.T) {
+	tr, head := threeFiles(t)
+	dir := t.TempDir()
+	tr.write(t, dir)
+	var at [3]Head // before each file
+	for i, name := range tr.names() {
+		first, err := readHeader(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at[i] = first.before(); i < 2 {
+			err = os.Remove(filepath.Join(dir, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, h := at[1], heads{Base: at[2], Last: head}
+	b, err := h.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, headName), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		known []Head
+		want  error
+	}{
+		{"none", nil, nil},
+		{"older than what is kept", []Head{old}, ErrUnproven},
+		{"the one before the first line that is kept", []Head{h.Base}, nil},
+		{"one that is older and the newest one", []Head{old, head}, nil},
+		{"one that is older and a wrong one", []Head{old, {Seq: head.Seq, Hash: old.Hash}}, ErrBroken},
+	} {
+		if rep, err := Verify(dir, tt.known...); !errors.Is(err, tt.want) || rep.Sound != (err == nil) {
+			t.Errorf("%s: err = %v, sound %v, want %v", tt.name, err, rep.Sound, tt.want)
+		}
+	}
 }
 
 // I8, S01, S48: a crash at any byte of a write loses nothing that was

@@ -46,6 +46,9 @@ var (
 	// ErrBroken is returned by Verify, and by Scan at its end, if the record differs from
 	// what was written.
 	ErrBroken = errors.New("audit: chain broken")
+	// ErrUnproven is returned by Verify if the record is whole, but begins behind each known
+	// position: it may be another one.
+	ErrUnproven = errors.New("audit: each known head is older than what is kept")
 )
 
 const (

@@ -16,7 +16,7 @@ const maxBreaches = 100
 
 // A Report is the result of Verify.
 type Report struct {
-	Sound    bool     `json:"sound"` // there is no breach
+	Sound    bool     `json:"sound"` // there is no breach, and a known position that was given is in it
 	Files    int      `json:"files"`
 	Lines    uint64   `json:"lines"`
 	Bytes    int64    `json:"bytes"`
@@ -29,7 +29,8 @@ type Report struct {
 // Verify reads the whole record in dir and returns [ErrBroken] if it differs from
 // what was written, with the breaches in the report. The positions in known, taken
 // from [Journal.Head] and stored elsewhere, must be in it too unless they are older
-// than what is kept. Nothing is modified, and the journal may be open.
+// than what is kept; if all of them are, it returns [ErrUnproven]. Nothing is modified, and
+// the journal may be open.
 func Verify(dir string, known ...Head) (Report, error) {
 	var rep Report
 	var err error
@@ -47,6 +48,9 @@ func Verify(dir string, known ...Head) (Report, error) {
 		}
 		return rep, fmt.Errorf("verify audit log: %w in %d places, first %s", ErrBroken, len(rep.Breaches), rep.Breaches[0])
 	}
+	if len(known) > 0 && !slices.ContainsFunc(known, func(h Head) bool { return h.Seq >= rep.Before.Seq }) {
+		return rep, fmt.Errorf("verify audit log: %w, which begins with line %d", ErrUnproven, rep.Before.Seq+1)
+	}
 	rep.Sound = true
 	return rep, nil
 }
@@ -58,7 +62,7 @@ func verify(dir string, known []Head) (Report, error) {
 	if err != nil {
 		return v.rep, err
 	}
-	if errors.Is(headErr, fs.ErrNotExist) && len(names) == 0 {
+	if errors.Is(headErr, fs.ErrNotExist) && len(names) == 0 && len(known) == 0 {
 		return v.rep, nil // never opened
 	}
 	if headErr != nil {

@@ -33,7 +33,8 @@ changed, else 0.
 
 Someone who can rewrite the whole folder can build a new chain. To detect that,
 keep the head that this command prints on another machine and pass it with
---known later.`,
+--known later. Files are removed after 90 days: if all heads that you pass are
+older than what is kept, they prove nothing, and the exit code is 1.`,
 		Example: "  balefire-node audit verify\n  balefire-node audit verify --dir /var/lib/balefire --known 1042:9f86d081884c7d65…", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			heads := make([]audit.Head, len(known))
