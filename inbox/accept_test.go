@@ -322,21 +322,28 @@ func TestWrongStampsRefuseNoLaterTask(t *testing.T) {
 	})
 }
 
-// I14: the time of a task counts on the boot clock of the node that accepted it: a wall
-// clock that is set forward afterwards does not end it.
+// I3, I14: the time of a task counts on the boot clock of the node that accepted it: a wall
+// clock that is set forward afterwards does not end it, and one that is set back does not
+// start it too late.
 func TestTimeLeftCountsOnTheBootClock(t *testing.T) {
 	_, spec := scripted(succeed)
 	for name, tt := range map[string]struct {
 		passes time.Duration
+		days   int
 		want   proto.TaskState
-	}{"before its end": {30 * time.Minute, succeeded}, "after its end": {2 * time.Hour, expired}} {
+	}{
+		"set forward before its end": {30 * time.Minute, 10, succeeded},
+		"set forward after its end":  {2 * time.Hour, 10, expired},
+		"set back before its end":    {30 * time.Minute, -10, succeeded},
+		"set back after its end":     {2 * time.Hour, -10, expired},
+	} {
 		t.Run(name, func(t *testing.T) {
 			wall := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 			inBubble(t, Config{Clock: wall.Clock()}, []Spec{spec}, func(f *fixture) {
 				a := f.task()
 				f.accept(0, a)
 				wall.Advance(tt.passes)
-				wall.SetWall(wall.Clock().Now().AddDate(0, 0, 10))
+				wall.SetWall(wall.Clock().Now().AddDate(0, 0, tt.days))
 				f.run()
 				wait(time.Minute)
 				f.expect(a, tt.want)
@@ -345,8 +352,9 @@ func TestTimeLeftCountsOnTheBootClock(t *testing.T) {
 	}
 }
 
-// I14: after the machine was off only wall clocks tell whether the time of a task is over, and
-// that of its home decides: until it has told its clock the task waits.
+// I3, I14: after the machine was off only wall clocks tell whether the time of a task is over, and
+// that of its home decides: until it has told its clock the task waits, a minute if it is in
+// time by the clock of this node.
 func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 	type told struct {
 		ahead time.Duration
@@ -356,20 +364,25 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 	silent := func() Members { return members{} }
 	for name, tt := range map[string]struct {
 		home    told
+		here    time.Duration  // how far this node's clock is wrong after the stop
 		members func() Members // if not those of the fixture
 		lapsed  bool           // by this node's clock the membership of its home is over
 		want    proto.TaskState
-		later   time.Duration // the clock is not told, and the time ends all the same
+		later   time.Duration // the clock is not told, and the task ends as at last all the same
+		last    proto.TaskState
 	}{
-		"the clocks agree":             {told{0, true}, nil, false, expired, 0},
-		"its home is ahead":            {told{10 * time.Minute, true}, nil, false, expired, 0},
-		"its home is behind":           {told{-240 * time.Hour, true}, nil, false, succeeded, 0},
-		"its home has not told":        {told{0, false}, nil, false, accepted, 0},
-		"its home never tells":         {told{0, false}, nil, false, accepted, homeWait - 2*time.Minute},
-		"its home is no member":        {told{0, false}, silent, false, expired, 0},
-		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, false, expired, 0},
-		"its home seems no member":     {told{0, false}, nil, true, accepted, 0},
-		"its home has just less to go": {told{-61 * time.Minute, true}, nil, false, succeeded, 0},
+		"the clocks agree":             {home: told{0, true}, want: expired},
+		"its home is ahead":            {home: told{10 * time.Minute, true}, want: expired},
+		"its home is behind":           {home: told{-240 * time.Hour, true}, want: succeeded},
+		"this node is behind":          {home: told{240 * time.Hour, true}, here: -240 * time.Hour, want: expired},
+		"its home has not told":        {want: accepted, last: expired},
+		"it will tell that it is late": {home: told{240 * time.Hour, false}, here: -240 * time.Hour, want: accepted, last: expired},
+		"its home never tells":         {want: accepted, later: homeWait - time.Minute, last: expired},
+		"nobody tells that it is late": {here: -240 * time.Hour, want: accepted, later: time.Second, last: succeeded},
+		"its home is no member":        {members: silent, want: expired},
+		"a home behind is no member":   {home: told{-240 * time.Hour, true}, members: silent, want: expired},
+		"its home seems no member":     {lapsed: true, want: accepted, last: expired},
+		"its home has just less to go": {home: told{-61 * time.Minute, true}, want: succeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, spec := scripted(succeed)
@@ -383,6 +396,7 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 				var heard atomic.Bool
 				heard.Store(tt.home.ok)
 				f.cfg.BootID = proto.BootID{1} // another start of the machine
+				f.cfg.Clock = clock.WithOffset(f.cfg.Clock, func() time.Duration { return tt.here })
 				f.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return tt.home.ahead + dated, heard.Load() }
 				if tt.members != nil {
 					f.parts.Members = tt.members()
@@ -394,7 +408,7 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 				time.Sleep(2 * time.Hour)
 				f.crash()
 				f.run()
-				wait(time.Minute)
+				wait(startWait - time.Second)
 				if tt.want != accepted {
 					f.expect(a, tt.want)
 					return
@@ -408,7 +422,7 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 					heard.Store(true)
 				}
 				wait(time.Minute)
-				f.expect(a, expired)
+				f.expect(a, tt.last)
 			})
 		})
 	}

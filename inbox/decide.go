@@ -131,8 +131,9 @@ type ending struct {
 type startInput struct {
 	record         *proto.Record
 	now            int64
-	deadline       int64 // end of its time as set by its home, if that is later
-	doubted        bool  // the wall clock is unreliable, or its home's unknown: nothing ends because of it
+	deadline       int64 // end of its time; 0: as its record says
+	doubted        bool  // the wall clock is unreliable: nothing ends because of it
+	unheard        bool  // only the clock of its home tells whether its time is over, and that is unknown
 	handled        bool
 	allowed        bool // the allow list names its origin now (I17)
 	keyDone        bool // a task of its (origin, key) has succeeded
@@ -143,13 +144,14 @@ type startInput struct {
 
 // next decides about a task that is due.
 func (input *startInput) next() (action, ending) {
-	r, over := input.record, input.now > max(input.record.NotAfterMs, input.deadline)
+	r := input.record
+	over, uncertain := input.now > cmp.Or(input.deadline, r.NotAfterMs), input.doubted || input.unheard
 	switch {
 	case input.restored && input.keyDone:
 		return actionEndAsFirst, ending{}
 	case input.restored:
 		return actionEnd, ending{state: proto.DeadLetter, cause: proto.TaskRestored}
-	case r.State == proto.Running && !input.handled && over && !input.doubted:
+	case r.State == proto.Running && !input.handled && over && !uncertain:
 		return actionEnd, ending{state: proto.DeadLetter, cause: proto.TaskCrashedUnasked}
 	case r.State == proto.Running && !input.handled:
 		return actionSkip, ending{}
@@ -160,7 +162,7 @@ func (input *startInput) next() (action, ending) {
 	case r.Cancel:
 		t := cancelledStep(r)
 		return actionEnd, ending{state: t.state, cause: t.cause}
-	case over && input.doubted:
+	case over && uncertain, input.unheard:
 		return actionSkip, ending{}
 	case over:
 		return actionEnd, ending{state: proto.Expired, cause: proto.TaskTooLate, reason: cmp.Or(r.Reason, r.Cause.Name())}

@@ -17,7 +17,8 @@ const (
 	busyRetry   = 100 * time.Millisecond // before a task with another job is considered again
 	maxIdle     = time.Minute            // between two rounds, whatever the clocks show
 	expireBatch = 64                     // expired tasks that are ended at once
-	homeWait    = 24 * time.Hour         // from the start of this node on
+	homeWait    = 24 * time.Hour         // from the start of this node on, for the clock of a home
+	startWait   = time.Minute            // likewise, before a task that is not late by this node's clock
 	skipRetry   = 10 * time.Second       // before a task for which nothing can be done is considered again
 )
 
@@ -250,7 +251,11 @@ func (rn *runner) handleDue(jobCtx context.Context, item backlog.Item) *job {
 		rn.await(j)
 	case actionSkip:
 		rn.dropJob(j)
-		rn.queue.Release(item.Key, skipRetry)
+		wait := skipRetry
+		if rn.cfg.Clock.Mono()-rn.opened < skipRetry {
+			wait = time.Second // the homes of tasks tell their clocks soon after a start
+		}
+		rn.queue.Release(item.Key, wait)
 	}
 	return nil
 }
@@ -268,10 +273,8 @@ func (rn *runner) await(j *job) {
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, quarantined := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
-	if input.now > j.rec.NotAfterMs {
-		deadline, known := in.deadline(j, input.now)
-		input.deadline, input.doubted = deadline, input.doubted || !known
-	}
+	deadline, known := in.deadline(j, input.now)
+	input.deadline, input.unheard = deadline, !known
 	if j.rec.State == proto.Running && j.probes() && in.handlers.suspendedReason(j.kind) != "" {
 		input.handled = false // it cannot be asked now
 	}
@@ -281,24 +284,31 @@ func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	return input.next()
 }
 
-// deadline returns when the time of a task ends that is over by the wall clock, which shows
-// now; 0: when its record says. That counts only if its home's clock says so too: until its
-// home has told it known is false, for homeWait at most.
+// deadline returns when the time of a task ends by the wall clock, which shows now; 0: when
+// its record says. The boot clock tells that, and after a restart of the machine the clock of
+// its home: until its home has told it known is false, for homeWait at most if its time is
+// over by the wall clock, which may be ahead, and for startWait if it is not.
 func (in *Inbox) deadline(j *job, now int64) (ms int64, known bool) {
+	over, wait := now > j.rec.NotAfterMs, startWait
 	switch {
-	case j.origin == in.cfg.Self && in.parts.Deadline != nil:
+	case over && j.origin == in.cfg.Self && in.parts.Deadline != nil:
 		return in.parts.Deadline(j.key.ID)
-	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set forward since
+	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set since
 		passed := in.cfg.Clock.Boot().Milliseconds() - j.rec.StampBootMs
 		return now + j.rec.NotAfterMs - j.rec.CreatedMs - passed, true
 	case j.origin == in.cfg.Self || in.parts.Revoked(j.origin):
 		return 0, true
+	case over:
+		wait = homeWait
 	}
 	ahead, ok := in.parts.Ahead(j.origin)
-	if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); ok && err == nil {
+	if !ok {
+		return 0, in.cfg.Clock.Mono()-in.opened >= wait
+	}
+	if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); err == nil {
 		ms = h.NotAfter - ahead.Milliseconds()
 	}
-	return ms, ok || in.cfg.Clock.Mono()-in.opened >= homeWait
+	return ms, true
 }
 
 // load reads the task of a job.

@@ -63,19 +63,19 @@ func (in *Inbox) Unwritten(id proto.TaskID) string {
 	return in.slots.writeErrors[backlog.TaskKey(id)]
 }
 
-// WaitsForClock reports whether the time of a task in custody is over by this node's clock,
-// and it waits for that of its home.
+// WaitsForClock reports whether a task in custody waits for the clock of its home, which alone
+// tells how much of its time is left.
 func (in *Inbox) WaitsForClock(id proto.TaskID) bool {
 	st, err := in.queue.Stored(backlog.TaskKey(id)) // a cached one belongs to its job
 	if err != nil {
 		return false
 	}
-	j, now := &job{key: backlog.TaskKey(id), stored: st, rec: st.Record}, in.nowMs()
-	if j.origin, _ = proto.PeerIDFrom(j.rec.Peer); now <= j.rec.NotAfterMs || j.origin == in.cfg.Self {
+	j := &job{key: backlog.TaskKey(id), stored: st, rec: st.Record}
+	if j.origin, _ = proto.PeerIDFrom(j.rec.Peer); j.origin == in.cfg.Self {
 		return false
 	}
-	deadline, known := in.deadline(j, now)
-	return now > deadline && !known
+	_, known := in.deadline(j, in.nowMs())
+	return !known
 }
 
 // A RunningTask is a running handler.

@@ -113,7 +113,7 @@ const (
 	NoteProgramMissing NoteCode = "program_missing"  // its handler cannot be started: detail
 	NoteUnwritten      NoteCode = "end_not_stored"   // its handler has ended, but its end cannot be stored: detail
 	NoteRuns           NoteCode = "running"          // it runs
-	NoteHomeClock      NoteCode = "home_clock"       // its time is over by this node's clock, and that of its home is awaited: peer (the home)
+	NoteHomeClock      NoteCode = "home_clock"       // the clock of its home, which alone tells how much of its time is left, is awaited: peer (the home)
 	NoteRetryWaits     NoteCode = "retry_waits"      // the last attempt failed: cause, detail
 	NoteSlotsBusy      NoteCode = "slots_busy"       // all slots of this node are busy: count, of
 	NoteKindBusy       NoteCode = "kind_busy"        // it waits for a slot of its kind

@@ -101,7 +101,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteProgramMissing: say("its handler cannot be started: {detail}", ""),
 	wire.NoteUnwritten:      say("its handler has ended, but its end cannot be stored: {detail}", "free disk space on this machine"),
 	wire.NoteRuns:           say("its handler is running", ""),
-	wire.NoteHomeClock:      say("its time is over by the clock of this machine, which may be wrong: it waits until its home {peer} tells its own clock, for 24 hours of running at most", "balefire-node path {peer}"),
+	wire.NoteHomeClock:      say("this machine was off, so its home {peer} must tell how much of its time is left: it waits for that for a minute after the start of the node, and for 24 hours of running if its time is over by the clock of this machine", "balefire-node path {peer}"),
 	wire.NoteRetryWaits: func(a wire.NoteArgs) (string, string) {
 		reason := "{cause}"
 		if a.Cause+a.Detail == "" {
