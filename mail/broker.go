@@ -60,10 +60,6 @@ type Config struct {
 	Clock  clock.Clock  // default the system's
 	Logger *slog.Logger
 
-	// Restored is until when the ledger lacks what happened, Unix milliseconds: it was put back
-	// from an older copy. Somebody may have been given each mail of the copy. 0: it lacks nothing.
-	Restored int64
-
 	// Bounced is called, on a goroutine of its own, with a letter for each mail that was not
 	// delivered, and for each that is DONE and asked for that. After a crash it is called again
 	// with what may not have been sent: the dedupe key tells. The context ends with the broker.

@@ -381,7 +381,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 		}},
 		{"power while LEASED, and another has it", func(f *fixture, _ *Session, d Delivery) {
 			f.restart()
-			again := f.again(d, false)
+			again := f.again(d)
 			f.settle("agent:ceo", d, box.Ack, proto.CodeStale)
 			f.settle("agent:ceo", again, box.Ack, proto.CodeOK)
 			f.ended(1)
@@ -390,7 +390,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 			if err := s.Close(f.t.Context(), true); err != nil {
 				f.t.Fatal(err)
 			}
-			f.settle("agent:ceo", f.again(d, true), box.Ack, proto.CodeOK)
+			f.settle("agent:ceo", f.again(d), box.Ack, proto.CodeOK)
 			f.settle("agent:ceo", d, box.Ack, proto.CodeOK) // it is DONE
 			f.ended(1)
 		}},
@@ -398,7 +398,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 			if err := s.Close(f.t.Context(), true); err != nil {
 				f.t.Fatal(err)
 			}
-			again := f.again(d, true)
+			again := f.again(d)
 			f.settle("agent:ceo", d, box.Ack, proto.CodeStale)
 			f.settle("agent:ceo", again, box.Ack, proto.CodeOK)
 			f.ended(1)
@@ -416,7 +416,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 				f.t.Fatal(err)
 			}
 			time.Sleep(40 * time.Second) // in the bubble
-			again := f.again(d, true)
+			again := f.again(d)
 			if again.Attempt != 2 {
 				f.t.Errorf("%+v", again)
 			}
@@ -448,7 +448,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 		{"nack answered, then power cut", func(f *fixture, _ *Session, d Delivery) {
 			f.settle("agent:ceo", d, box.Nack, proto.CodeOK)
 			f.restart()
-			again := f.again(d, true)
+			again := f.again(d)
 			if again.Attempt != 2 {
 				f.t.Errorf("%+v", again)
 			}
@@ -472,11 +472,11 @@ func TestEachCrashAtTheHome(t *testing.T) {
 	t.Logf("counted: %d crashes and faults at the home", len(rows))
 }
 
-// again reads the mail of a delivery once more, as another session.
-func (f *fixture) again(d Delivery, redelivered bool) Delivery {
+// again reads the mail of a delivery once more, as another session: it is marked as redelivered.
+func (f *fixture) again(d Delivery) Delivery {
 	f.t.Helper()
 	got, bodies := f.next(f.read("agent:ceo", 5), 1)
-	if len(got) != 1 || bodies[0] != "hello" || string(got[0].Letter) != string(d.Letter) || got[0].Handle.Seq != d.Handle.Seq || got[0].Handle == d.Handle || got[0].Redelivered != redelivered {
+	if len(got) != 1 || bodies[0] != "hello" || string(got[0].Letter) != string(d.Letter) || got[0].Handle.Seq != d.Handle.Seq || got[0].Handle == d.Handle || !got[0].Redelivered {
 		f.t.Fatalf("%+v, want that of %+v again", got, d)
 	}
 	return got[0]

@@ -48,7 +48,7 @@ type Delivery struct {
 	From        proto.PeerID // the node that it came from; zero: this one
 	Letter      []byte       // see [proto.ParseLetter]
 	Attempt     int          // 1 for the first
-	Redelivered bool         // somebody was given it before, or may have been: see [Config.Restored]
+	Redelivered bool         // somebody was given it before, or may have been: it was here before this start
 	Lease       time.Duration
 }
 
@@ -195,7 +195,7 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 		if d.Attempt == 1 && !d.Redelivered && len(m.Letter) > 1 {
 			s.b.cfg.Waited(s.name, proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
 		}
-		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || m.At <= s.b.cfg.Restored, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || d.Older, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, buf, nil
 }

@@ -114,7 +114,7 @@ type Config struct {
 	Verifier *identity.Verifier // of those of other nodes
 	Boot     uint64             // of this start; higher than that of any start before
 	Clock    clock.Clock
-	Restored int64 // until when the ledger lacks what happened: see [mail.Config]
+	Restored int64 // when the node was restored from an older copy, Unix milliseconds; 0: never
 	Logger   *slog.Logger
 
 	Limits     box.Limits    // of all boxes; zero values mean defaults

@@ -175,7 +175,7 @@ type LeasedMail struct {
 type DeliveredMail struct {
 	Lease       string       `json:"lease" doc:"names this delivery when it is settled: SEQUENCE.START.NUMBER"`
 	Attempt     int          `json:"attempt" doc:"1 for the first"`
-	Redelivered bool         `json:"redelivered,omitempty" doc:"somebody was given it before, or may have been, because the node was restored from an older copy"`
+	Redelivered bool         `json:"redelivered,omitempty" doc:"somebody was given it before, or may have been: it was in the box before the node was started"`
 	Until       time.Time    `json:"until" doc:"when the lease ends"`
 	Mail        ReceivedMail `json:"mail"`
 }

@@ -10,6 +10,7 @@ var rules = []mutant{
 	{name: "ack of an old delivery", edits: []edit{{"settle.go", "judge", "case h.Boot == s.boot && d.n", "case !(MUTANT && x.Op == Ack) && h.Boot == s.boot && d.n"}}},
 	{name: "ack of an earlier start", edits: []edit{{"settle.go", "judge", "h.Boot < s.boot && d != nil:", "h.Boot < s.boot && d != nil && !MUTANT:"}}},
 	{name: "ack of another home", edits: []edit{{"settle.go", "judge", "h.Seq >= u.box.first {", "h.Seq >= u.box.first && !MUTANT {"}}},
+	{name: "mail of an earlier start was given to nobody", edits: []edit{{"deliver.go", "lease", "Older: seq < u.box.first", "Older: seq < u.box.first && !MUTANT"}}},
 	{name: "ack after an end was made", edits: []edit{{"settle.go", "judge", "case u.box.ending[h.Seq] || d != nil && d.state == ended:", "case !MUTANT && (u.box.ending[h.Seq] || d != nil && d.state == ended):"}}},
 	{name: "nack after the lease", edits: []edit{{"settle.go", "judge", "d == nil || d.state != live", "d == nil || d.state != live && !MUTANT"}}},
 	{name: "ended is done", edits: []edit{{"settle.go", "judge", "!u.ended.has(h.Seq)", "(MUTANT || !u.ended.has(h.Seq))"}}},

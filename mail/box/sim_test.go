@@ -327,7 +327,7 @@ func (s *sim) deliverTo(r *simReader, n int) {
 	for i, d := range got {
 		m := b.mails[d.Handle.Seq]
 		attempts, _ := u.spent(d.Handle.Seq)
-		if d.Handle.Boot != s.m.boot || d.Handle.N != given+uint64(i)+1 || d.Attempt != attempts+1 || d.Class != m.class || d.Until != u.leases[d.Handle.Seq].until {
+		if d.Handle.Boot != s.m.boot || d.Handle.N != given+uint64(i)+1 || d.Attempt != attempts+1 || d.Class != m.class || d.Older != (d.Handle.Seq < b.first) || d.Until != u.leases[d.Handle.Seq].until {
 			s.failf("delivery %+v of %+v", d, m)
 		}
 		s.handles = append(s.handles, Settlement{Box: r.box, Sub: r.sub, Handle: d.Handle})
