@@ -445,8 +445,7 @@ func TestIdsFull(t *testing.T) {
 	})
 }
 
-// TestCapacity checks that a full inbox and a full disk refuse only new work (I13):
-// accepted tasks run and end.
+// TestCapacity checks that a full inbox refuses only new work (I13): accepted tasks run and end.
 func TestCapacity(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{MaxTasks: 2}, []Spec{spec}, func(f *fixture) {
@@ -463,6 +462,7 @@ func TestCapacity(t *testing.T) {
 	})
 }
 
+// I13: below the reserve of the disk only new work is refused: accepted tasks run and end.
 func TestDiskFull(t *testing.T) {
 	_, spec := scripted(succeed)
 	synctest.Test(t, func(t *testing.T) {
@@ -525,23 +525,35 @@ func TestConflictingID(t *testing.T) {
 	})
 }
 
-// TestGrantWithdrawn checks I17: the allow list is applied at the start, and the origin is told
-// DENIED as for a task that is refused when it arrives.
+// TestGrantWithdrawn checks I17, and I2: the allow list is applied at the start, to those who are
+// members then, and the origin is told DENIED as for a task that is refused when it arrives.
 func TestGrantWithdrawn(t *testing.T) {
-	s, spec := scripted(succeed)
-	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
-		a := f.task()
-		f.accept(0, a)
-		spec.Allow = []string{"peer:other"}
-		if err := f.in.Register(spec); err != nil {
-			t.Fatal(err)
-		}
-		f.run()
-		wait(time.Second)
-		if o := f.expect(a, deadLetter); o.Cause != proto.TaskNotAllowed || o.Code != proto.CodeDenied || s.starts(a.Header.ID) != 0 {
-			t.Errorf("because of %v, code %s, %d starts", o.Cause, o.Code.Name(), s.starts(a.Header.ID))
-		}
-	})
+	for name, withdraw := range map[string]func(*fixture, Spec) error{
+		"the list names another one": func(f *fixture, spec Spec) error {
+			spec.Allow = []string{"peer:other"}
+			return f.in.Register(spec)
+		},
+		"its origin is revoked": func(f *fixture, _ Spec) error {
+			delete(f.parts.Members.(members), home)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, spec := scripted(succeed)
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.accept(0, a)
+				if err := withdraw(f, spec); err != nil {
+					t.Fatal(err)
+				}
+				f.run()
+				wait(time.Second)
+				if o := f.expect(a, deadLetter); o.Cause != proto.TaskNotAllowed || o.Code != proto.CodeDenied || s.starts(a.Header.ID) != 0 {
+					t.Errorf("because of %v, code %s, %d starts", o.Cause, o.Code.Name(), s.starts(a.Header.ID))
+				}
+			})
+		})
+	}
 }
 
 // TestTasksWaitForAHandler checks S30: a node whose handler is gone leaves the task alone

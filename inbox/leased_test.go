@@ -129,7 +129,7 @@ func TestGrantedTaskIsDenied(t *testing.T) {
 	}
 }
 
-// The same for a task that was sent to this node, when its start is on disk: it ends as a
+// I17: the same for a task that was sent to this node, when its start is on disk: it ends as a
 // dead letter and has spent no attempt.
 func TestTaskIsDeniedAtItsStart(t *testing.T) {
 	s, spec := scripted(succeed)

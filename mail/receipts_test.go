@@ -126,7 +126,7 @@ func TestReceiptOfAMail(t *testing.T) {
 	}
 }
 
-// A home that dies between its fsync and its answer, or whose answer is lost, signs the same mails when
+// I21: a home that dies between its fsync and its answer, or whose answer is lost, signs the same mails when
 // they come again; an origin that dies before it noted the answer gets another one.
 func TestReceiptAfterCrashes(t *testing.T) {
 	p := newReceipted(t)

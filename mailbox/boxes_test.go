@@ -40,6 +40,7 @@ type fixture struct {
 	t           *testing.T
 	dir         string
 	book        *addressbook.Book
+	root        *identity.Root
 	keys        *identity.Keys
 	betaKeys    *identity.Keys
 	self        proto.PeerID
@@ -176,7 +177,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	root, keys := identity.NewRoot(nil), identity.NewKeys(nil, time.Now())
-	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, programs: new(programs), dir: filepath.Join(t.TempDir(), "own"), keys: keys, self: keys.Peer()}
+	f := &fixture{t: t, root: root, names: &names{homes: map[string]proto.PeerID{}}, programs: new(programs), dir: filepath.Join(t.TempDir(), "own"), keys: keys, self: keys.Peer()}
 	issue := func(k *identity.Keys, name string) *proto.Signed {
 		cert, err := root.IssueMember(identity.Member{Peer: k.Peer(), Name: name}, time.Now())
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -125,5 +126,32 @@ func TestHandlerOfANarrowedMailbox(t *testing.T) {
 		if v := f.box("raw"); strings.Join(ran, " ") != "beta gamma alpha" || v.Ended.Done != 3 || v.Waiting != 0 {
 			t.Errorf("it ran for %q, %+v", ran, v)
 		}
+	})
+}
+
+// I17: no handler starts for mail of a node that was revoked since it sent it.
+func TestHandlerAfterARevocation(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		var ran []string
+		f.programs.run = func(_ context.Context, r *handler.Run, _ string) *handler.Result {
+			ran = append(ran, r.Env["BALEFIRE_FROM"])
+			return &handler.Result{Outcome: handler.Success}
+		}
+		f.handle(wire.MailHandler{})
+		f.allow("*")
+		_, err := f.Pause(t.Context(), "raw", "", true)
+		f.must(err)
+		f.arrives(f.beta, "")
+		f.arrives(f.gamma, "")
+		revoked, err := f.root.Revoke(identity.Revocation{Peer: f.beta}, time.Now())
+		f.must(err)
+		f.must(f.book.Revoke(t.Context(), revoked))
+		_, err = f.Pause(t.Context(), "raw", "", false)
+		f.must(err)
+		synctest.Wait()
+		if strings.Join(ran, " ") != "gamma" {
+			t.Errorf("it ran for %q", ran)
+		}
+		f.denied("beta")
 	})
 }
