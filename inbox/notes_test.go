@@ -158,13 +158,15 @@ func (e slowEngine) Commit(ops []store.Op) error {
 func TestUnwrittenEndsAreBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
+		slots  int
 		free   int64
 		output int
 		bound  int64
 	}{
-		{"stalled", 1 << 30, 0, minUnwritten},
-		{"stalled and full", 0, 0, 4},
-		{"stalled with large outputs", 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
+		{"stalled", 4, 1 << 30, 0, minUnwritten},
+		{"stalled with many slots", 20, 1 << 30, 0, 20 * unwrittenPerSlot},
+		{"stalled and full", 4, 0, 0, 4},
+		{"stalled with large outputs", 4, 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var starts, ends, most atomic.Int64
@@ -173,7 +175,7 @@ func TestUnwrittenEndsAreBounded(t *testing.T) {
 				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
 				return &handler.Result{Outcome: handler.Success, Output: output}
 			})
-			cfg := Config{Slots: 4, OnChange: func(_ proto.TaskID, r *proto.Record) {
+			cfg := Config{Slots: tt.slots, OnChange: func(_ proto.TaskID, r *proto.Record) {
 				if r.State.Terminal() {
 					ends.Add(1)
 				}
