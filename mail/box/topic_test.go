@@ -542,11 +542,18 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// What ended without DONE is remembered in maxEnded ranges: an older one is stale.
+// What ended without DONE is remembered in maxEnded ranges: an older one is stale, and so is what
+// is DONE before it.
 func TestEndedIsRemembered(t *testing.T) {
 	b := newBench(t)
 	x := b.attach(1, 0)
 	b.s.AddCredit(x, 1<<20, &b.out)
+	b.mustSend(note{})
+	done := Settlement{Handle: b.want(x, 1)[0].Handle, Op: Ack}
+	b.must(Ack, done.Handle)
+	if code := b.settle(done); code != proto.CodeOK {
+		t.Errorf("again: %v", code)
+	}
 	var handles []Handle
 	for range maxEnded + 1 {
 		b.mustSend(note{})
@@ -559,6 +566,9 @@ func TestEndedIsRemembered(t *testing.T) {
 	u := b.s.boxes[1].subs[0]
 	if len(u.ended) != maxEnded || u.known == 0 {
 		t.Fatalf("%d ranges, known from %d", len(u.ended), u.known)
+	}
+	if code := b.settle(done); code != proto.CodeStale {
+		t.Errorf("again, after many others: %v, want STALE", code)
 	}
 	for i, want := range map[int]proto.Code{0: proto.CodeStale, 2: proto.CodeStale, 3: proto.CodeOK, len(handles) - 2: proto.CodeStale, len(handles) - 1: proto.CodeOK} {
 		if code := b.settle(Settlement{Handle: handles[i], Op: Ack}); code != want {
