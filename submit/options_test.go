@@ -2,7 +2,9 @@ package submit
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +55,35 @@ func TestTasksStartBeforeTheirEnd(t *testing.T) {
 		{"a time beyond the ttl", wire.Request{At: c.Now().Add(2 * time.Hour), TTL: hour}, false},
 		{"a time beyond the default", wire.Request{At: c.Now().Add(8 * 24 * time.Hour)}, false},
 		{"a time that has passed", wire.Request{At: c.Now().Add(-time.Hour)}, true},
+	} {
+		tt.with.Target, tt.with.Kind = "laptop", "backup"
+		if err := s.CheckRequest(&tt.with); (err == nil) != tt.ok || err != nil && !errors.Is(err, wire.ErrInvalid) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestLargestRequest checks how many arguments and labels a task may have, and how many bytes.
+func TestLargestRequest(t *testing.T) {
+	s := &Submitter{Parts: Parts{Clock: clock.Runtime()}}
+	labels := func(n int) map[string]string {
+		all := map[string]string{}
+		for i := range n {
+			all[fmt.Sprint("label", i)] = "x"
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name string
+		with wire.Request
+		ok   bool
+	}{
+		{"256 arguments", wire.Request{Args: make([]string, 256)}, true},
+		{"257 arguments", wire.Request{Args: make([]string, 257)}, false},
+		{"64 KiB of arguments", wire.Request{Args: []string{strings.Repeat("x", 64<<10)}}, true},
+		{"a byte more", wire.Request{Args: []string{strings.Repeat("x", 64<<10), "x"}}, false},
+		{"32 labels", wire.Request{Labels: labels(32)}, true},
+		{"33 labels", wire.Request{Labels: labels(33)}, false},
 	} {
 		tt.with.Target, tt.with.Kind = "laptop", "backup"
 		if err := s.CheckRequest(&tt.with); (err == nil) != tt.ok || err != nil && !errors.Is(err, wire.ErrInvalid) {
