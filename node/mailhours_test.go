@@ -210,6 +210,8 @@ func (h *mailHours) delivered(d wire.DeliveredMail) {
 		h.t.Errorf("I23: %s is delivered after its end: %+v", d.Mail.ID, b)
 	case b.seq != 0 && b.seq != d.Mail.Seq:
 		h.t.Errorf("I22: %s was accepted as %d and as %d", d.Mail.ID, b.seq, d.Mail.Seq)
+	case b.seq != 0 && !d.Redelivered:
+		h.t.Errorf("I23: %s is delivered again, and does not say so", d.Mail.ID)
 	case b.line != "" && b.number < h.lines[b.line]:
 		h.t.Errorf("I22: mail %d of %q is delivered after mail %d", b.number, b.line, h.lines[b.line])
 	}

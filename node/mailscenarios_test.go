@@ -170,10 +170,9 @@ func TestMailForARevokedNodeComesBack(t *testing.T) {
 		}
 		alpha.halt()
 		alpha.start()
-		if _, errs := alpha.node.Mail.Send(t.Context(), []wire.Mail{{To: "agent:ceo@n1", Sender: "me", Body: []byte("late")}}); errs[0] == nil {
-			told(1)
-		} else {
-			t.Log(errs[0])
+		send("agent:ceo@n1", "late")
+		if late := told(1); !strings.Contains(late, `"cause":"refused","reason":"the node of the box was revoked"`) {
+			t.Errorf("told %s of what was sent afterwards", late)
 		}
 		if n := alpha.outgoing(); n != 1 {
 			t.Errorf("%d mails wait, want that for the other node", n)
