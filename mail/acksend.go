@@ -90,7 +90,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 			b.handled(b.now(), p.name, id, sub, p.handle.Seq)
 		}
 		b.noteSent(p.mail.Letter, r)
-		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq})
+		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq, t != nil})
 	})
 }
 
@@ -100,12 +100,13 @@ func (b *Broker) address(p *passing) (t *target, refused Sent) {
 		return nil, p.sent
 	}
 	if !p.away {
-		to, ok := (*b.boxes.Load())[p.to]
+		boxes := *b.boxes.Load()
+		to, ok := boxes[p.to]
 		if !ok || to.spool {
-			return nil, Sent{Code: proto.CodeNoHandler, Detail: "there is no such box"}
+			return nil, absent(boxes, p.to)
 		}
 		p.mail.Box = to.id
-		return nil, Sent{}
+		return b.lineUp(&p.mail), Sent{}
 	}
 	if t = b.spools.targets[p.to]; t == nil {
 		return nil, Sent{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}

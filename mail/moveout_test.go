@@ -161,13 +161,13 @@ func TestMoveOutRefused(t *testing.T) {
 		if err := f.SetLimits(t.Context(), box.Limits{}); err != nil {
 			t.Fatal(err)
 		}
-		once := Outgoing{Box: "agent:ceo", Home: homeID, Generation: 1, Letter: f.letter("one", func(l *proto.Letter) { l.Dedupe = []byte("k") })}
-		if _, err := f.Forward(t.Context(), []Outgoing{once}, false); err != nil {
-			t.Fatal(err)
-		}
 		other := Item{Box: "agent:ceo", Letter: f.letter("two", func(l *proto.Letter) { l.Dedupe = []byte("k") })}
 		if s, err := f.Send(t.Context(), []Item{other}, false); err != nil || s[0].Code != proto.CodeOK {
 			t.Fatalf("%+v, %v", s, err)
+		}
+		once := Outgoing{Box: "agent:ceo", Home: homeID, Generation: 1, Letter: f.letter("one", func(l *proto.Letter) { l.Dedupe = []byte("k") })}
+		if _, err := f.Forward(t.Context(), []Outgoing{once}, false); err != nil {
+			t.Fatal(err)
 		}
 		if m := f.moveOut("agent:ceo"); m.Moved != 2 || f.info("agent:ceo").Waiting != 1 {
 			t.Errorf("%d mails were moved, %d wait", m.Moved, f.info("agent:ceo").Waiting)

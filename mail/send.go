@@ -37,10 +37,11 @@ type Sent struct {
 	Duplicate bool   // with CodeOK: it was here before
 	ID        proto.MailID
 	Seq       uint64
+	Spooled   bool // it is in the spool for its box, and Seq is that of the spool
 }
 
 // Send puts mails into boxes of this node, in order, and returns when each is on disk or
-// refused. A relaxed send returns when they are written: they survive the end of the
+// refused. Mail for a box that was elsewhere goes behind what still waits in the spool for that. A relaxed send returns when they are written: they survive the end of the
 // process, and a power cut about 100 ms later. With ErrUnknown some may be there: who sends
 // the same letters again needs a dedupe key in each.
 func (b *Broker) Send(ctx context.Context, items []Item, relaxed bool) ([]Sent, error) {
@@ -63,7 +64,7 @@ func (b *Broker) QueueSend(items []Item, relaxed bool, dst []Sent) (*Sending, er
 	for i, it := range items {
 		to, ok := boxes[it.Box]
 		if !ok || to.spool {
-			s.sent[i] = Sent{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", it.Box)}
+			s.sent[i] = absent(boxes, it.Box)
 			continue
 		}
 		s.newWork = s.newWork || !it.Ends
@@ -74,6 +75,14 @@ func (b *Broker) QueueSend(items []Item, relaxed bool, dst []Sent) (*Sending, er
 		return nil, err
 	}
 	return s, nil
+}
+
+// absent returns what becomes of a mail for a box that is not here, or not yet.
+func absent(boxes map[string]knownBox, name string) Sent {
+	if _, comes := boxes[box.CopyPrefix+name]; comes {
+		return Sent{Code: proto.CodeBusy, Detail: "the box is on its way here"}
+	}
+	return Sent{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", name)}
 }
 
 // A Sending is one call of Send or Forward.
@@ -152,8 +161,17 @@ func (s *Sending) encode(i int) {
 // send queues the records of a call.
 func (b *Broker) send(s *Sending) {
 	for i := range s.mails {
-		if s.mails[i].Box == 0 {
+		m := &s.mails[i]
+		if m.Box == 0 {
 			s.answered()
+			continue
+		}
+		if t := b.lineUp(m); t != nil {
+			s.encode(i)
+			b.queue(s.recs[i], s.newWork, s.relaxed, func(r box.Result, err error) {
+				b.stored(t, m.Chain, m.Number, r, err)
+				s.answer(i, r, err)
+			})
 			continue
 		}
 		b.queued.push(proposal{rec: s.recs[i], sending: s, at: i}, s.newWork, s.relaxed)
@@ -162,7 +180,7 @@ func (b *Broker) send(s *Sending) {
 
 func (s *Sending) answer(i int, r box.Result, err error) {
 	r, err = outcome(r, err)
-	if s.sent[i] = (Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq}); err != nil {
+	if s.sent[i] = (Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq, s.mails[i].Chain != 0}); err != nil {
 		s.err = err
 	} else {
 		s.b.noteSent(s.mails[i].Letter, r)

@@ -22,7 +22,8 @@ import (
 // boxes, and from what the homes have answered since the start.
 type spools struct {
 	origin  *chain.Origin
-	targets map[string]*target // by box
+	targets map[string]*target    // by box
+	here    map[box.BoxID]*target // those whose boxes are on this node now
 	lanes   map[proto.PeerID]*Lane
 	expired int64 // box.Now.Mono when expired mail was looked for
 	soonest int64 // box.Now.Mono before which no stop is over; 0: there is none
@@ -156,6 +157,28 @@ func (b *Broker) syncSpools(boxes map[string]knownBox) {
 			b.offer(t, classOf(c))
 		}
 	}
+	clear(b.spools.here)
+	for name, t := range b.spools.targets {
+		if k, ok := boxes[name]; ok {
+			b.spools.here[k.id] = t
+		}
+	}
+}
+
+// lineUp returns the spool that a mail of this node goes into, with a number, although its box is
+// here: mail waits there that was sent before, when the box was elsewhere. Nil: it goes into its box.
+func (b *Broker) lineUp(m *box.Mail) *target {
+	t := b.spools.here[m.Box]
+	if t == nil || b.waitingIn(t) == 0 {
+		return nil
+	}
+	l, err := proto.ParseLetter(m.Letter)
+	if err != nil {
+		return nil // its box refuses it
+	}
+	m.Box = t.id
+	m.Chain, m.Number = b.spools.origin.Add(t.box, chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(m.Letter)})
+	return t
 }
 
 // tickSpools looks for expired mail, and for stops that are over.

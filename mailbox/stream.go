@@ -20,7 +20,7 @@ type Letter struct {
 // An Outcome is what became of a mail: Err is why it was refused.
 type Outcome struct {
 	ID    proto.MailID
-	Seq   uint64 // in its box; 0: the box is on another node, or Known by its number
+	Seq   uint64 // in its box; 0: the box is on another node, or was when earlier mail was sent, or Known by its number
 	Known bool   // the dedupe key or the number was used before; this is the first mail with it
 	Err   error
 }
@@ -191,7 +191,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 				o.Err = refusal(sent[j].Code, r.to[j].text+": "+sent[j].Detail)
 			default:
 				o.ID, o.Seq, o.Known = sent[j].ID, sent[j].Seq, sent[j].Duplicate
-				if r.away {
+				if sent[j].Spooled {
 					o.Seq = 0 // that of the spool
 				}
 			}
