@@ -423,6 +423,13 @@ func (b *Broker) Serve(ctx context.Context, name string, generation uint64) erro
 	return err
 }
 
+// Served reports whether this node has served the box of a handover that came here. It remembers
+// [box.MaxServed] of them, wherever their boxes are now.
+func (b *Broker) Served(ctx context.Context, id [16]byte) (served bool, err error) {
+	err = b.call(ctx, func(box.Now) { served = b.state.Served(id) })
+	return served, err
+}
+
 // Leave removes a box that is at another home now. No mail of it ends.
 func (b *Broker) Leave(ctx context.Context, name string) error {
 	_, err := b.change(ctx, func(box.Now) error {

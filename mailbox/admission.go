@@ -35,6 +35,9 @@ func (a *admission) from(ctx context.Context, k *mail.Broker, from proto.PeerID)
 		n, ok := rules[name]
 		bounce := mail.IsBounce(l) && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce && l.Object.IsZero()
 		switch {
+		case !ok && !waits && k.HandoverOf(name).IsCopy():
+			waits = true
+			return proto.CodeBusy, "the box is on its way here"
 		case !ok && bounce && !waits && !k.Has(name):
 			why := fmt.Sprintf("no box %q", name)
 			a.bounces.unheard(from, l, "no_box", name, why)

@@ -38,15 +38,10 @@ func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 		b.log.Error("a bounce has a bad letter", "why", err) // a bug
 		return
 	}
-	to, err := b.target(t)
 	if t.Loop {
 		err = invalid("%d mails caused one another before it: a bounce might cause the next", box.MaxHops)
-	}
-	if err == nil {
-		var sent []mail.Sent
-		if sent, err = b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true); err == nil {
-			_, err = b.mailer.sentMail(to, sent[0], false)
-		}
+	} else {
+		err = b.deliver(ctx, t)
 	}
 	if err == nil || ctx.Err() != nil {
 		return
@@ -61,6 +56,29 @@ func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 		return
 	}
 	b.unheard(origin, &l, unheardCause(err), t.To, err.Error())
+}
+
+// deliver puts a bounce into its box, or the spool for that. If the box closes for a handover
+// meanwhile, or goes, it begins again.
+func (b *bounces) deliver(ctx context.Context, t mail.Bounce) error {
+	for {
+		to, err := b.target(t)
+		if err != nil {
+			return err
+		}
+		sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true)
+		if err != nil {
+			return err
+		}
+		now, _ := b.target(t)
+		switch code := sent[0].Code; {
+		case ctx.Err() == nil && (code == proto.CodeBusy || code == proto.CodeNoHandler && now.home != to.home):
+			pause(ctx, partBusy)
+		default:
+			_, err = b.mailer.sentMail(to, sent[0], false)
+			return err
+		}
+	}
 }
 
 // unheardCause returns why no box takes a bounce, in a word.

@@ -79,6 +79,7 @@ type names struct {
 
 	handed func(name string, to proto.PeerID) // called when one was; nil: nobody is told
 
+	asked          func() // called once, by MayTake
 	changed        func()
 	titled, looked func() // called once: when a home was looked up after a Title
 }
@@ -129,7 +130,13 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 	return nil
 }
 
-func (n *names) MayTake(context.Context, string, proto.PeerID) error { return n.fail }
+func (n *names) MayTake(context.Context, string, proto.PeerID) error {
+	if asked := n.asked; asked != nil {
+		n.asked = nil
+		asked()
+	}
+	return n.fail
+}
 
 // HandOff makes p the home of a name.
 func (n *names) HandOff(_ context.Context, name string, p proto.PeerID) error {

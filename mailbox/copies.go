@@ -49,8 +49,8 @@ type copies struct {
 type incomingBox struct {
 	from   proto.PeerID
 	id     [16]byte
-	number uint64 // of the newest part
-	at     time.Duration
+	number uint64        // of the newest part
+	at     time.Duration // when the home sent something of it
 }
 
 // receive takes a part of a box, or a question about a copy.
@@ -86,7 +86,10 @@ func (c *copies) receive(ctx context.Context, from proto.PeerID, m *proto.BoxPar
 func (c *copies) answer(ctx context.Context, from proto.PeerID, m *proto.BoxPart, answer *proto.BoxTaken) {
 	id := [16]byte(m.GetHandover())
 	if m.GetNumber() == 0 {
-		answer.State = c.state(ctx, from, m, id)
+		var err error
+		if answer.State, err = c.state(ctx, from, m, id); err != nil {
+			answer.Code, answer.Detail = proto.CodeBusy, "the node is stopping"
+		}
 		return
 	}
 	err := c.take(ctx, from, m, id)
@@ -114,31 +117,46 @@ func (c *copies) answer(ctx context.Context, from proto.PeerID, m *proto.BoxPart
 }
 
 // state returns how far the copy of a box is. A copy that its home does not hand over goes.
-func (c *copies) state(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) proto.CopyState {
+func (c *copies) state(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) (proto.CopyState, error) {
 	k := c.ledger.broker()
 	if k == nil {
-		return proto.CopyNone
+		return proto.CopyNone, nil
 	}
 	h := k.HandoverOf(m.GetBox())
-	if h.ID != id || h.Peer != from {
-		return proto.CopyNone
-	}
-	if m.GetDropped() && h.IsCopy() && c.places.isHome(m.GetBox(), from, h.Generation) {
+	switch {
+	case h.ID != id || h.Peer != from || !h.IsCopy():
+	case m.GetDropped() && !c.isHere(m.GetBox()):
 		if err := c.drop(ctx, k, m.GetBox()); err != nil {
 			c.log.Warn("the copy of a box that is not handed over is still here", "box", m.GetBox(), "why", err)
 		}
-		return proto.CopyNone
-	}
-	switch h.Stage {
-	case box.Copying:
-		return proto.CopyParts
-	case box.Whole:
+		return proto.CopyNone, nil
+	case h.Stage == box.Copying:
+		c.touch(m.GetBox(), id) // a body of its next part may be on the way
+		return proto.CopyParts, nil
+	default:
 		signal(c.renamed) // it is asked for: its home may be here now
-		return proto.CopyWhole
-	case box.Came:
-		return proto.CopyServed
+		return proto.CopyWhole, nil
 	}
-	return proto.CopyNone
+	served, err := k.Served(ctx, id)
+	if served {
+		return proto.CopyServed, err
+	}
+	return proto.CopyNone, err
+}
+
+// isHere reports whether this node is the home of a name.
+func (c *copies) isHere(name string) bool {
+	home, _, err := c.names.HomeOf(name)
+	return err == nil && home == c.self
+}
+
+// touch notes that the copy of a handover goes on.
+func (c *copies) touch(name string, id [16]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if in := c.all[name]; in != nil && in.id == id {
+		in.at = c.clock.Mono()
+	}
 }
 
 // refusedPart returns the error for a part that is not taken.
@@ -274,7 +292,13 @@ func (c *copies) follow(ctx context.Context, k *mail.Broker, name string, h box.
 	comes := in != nil && c.clock.Mono()-in.at < copyIdle // this one, or one that has begun since h
 	c.mu.Unlock()
 	switch whole := h.Stage == box.Whole; {
-	case !whole && comes, whole && err != nil, whole && home == h.Peer && generation == h.Generation:
+	case !whole && comes:
+		return nil
+	case whole && err != nil, whole && home == h.Peer && generation == h.Generation:
+		select { // its home may have given the handover up
+		case c.exchanges.with(h.Peer).whole <- &proto.BoxTaken{Box: name, Handover: h.ID[:], State: proto.CopyWhole}:
+		default: // it is not connected
+		}
 		return nil
 	case whole && home == c.self && generation == h.Generation+1:
 		return c.serve(ctx, k, name, h, generation)
@@ -297,24 +321,35 @@ func (c *copies) serve(ctx context.Context, k *mail.Broker, name string, h box.H
 		return err
 	}
 	c.made()
+	_ = k.RetryNow(ctx, c.self, proto.CodeNoHandler) // what programs sent before; a broker that has stopped tries at the next start
 	from := c.book.NameOf(h.Peer)
 	c.log.Info("a box of the mesh was handed over to this node", "box", name, "from", from)
 	return c.auditSystem(ctx, kindOf(name)+".take", name+" from "+from)
 }
 
-// checkComing refuses to make a box that comes from another home, unless that is lost: then what is
-// here of it goes.
-func (c *copies) checkComing(ctx context.Context, p place, z *wire.Seize) error {
+// checkComing refuses to make a box that comes from another home, unless that is lost.
+func (c *copies) checkComing(p place, z *wire.Seize) error {
 	k := c.ledger.broker()
 	if k == nil {
 		return nil
 	}
-	h := k.HandoverOf(p.name)
-	switch {
-	case !h.IsCopy():
-		return nil
-	case z != nil && z.AcceptLoss:
-		return c.drop(ctx, k, p.name)
+	if h := k.HandoverOf(p.name); h.IsCopy() && (z == nil || !z.AcceptLoss) {
+		return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, c.book.NameOf(h.Peer))
 	}
-	return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, c.book.NameOf(h.Peer))
+	return nil
+}
+
+// seized ends the handover of a box that was seized here: the copy of one that came goes, and one
+// that this node had handed over is served again.
+func (c *copies) seized(ctx context.Context, name string) error {
+	k := c.ledger.broker()
+	switch {
+	case k == nil:
+		return nil
+	case k.HandoverOf(name).IsCopy():
+		return c.drop(ctx, k, name)
+	case k.HandoverOf(name).IsLeaving():
+		return k.SetHandover(ctx, name, box.Handover{})
+	}
+	return nil
 }

@@ -88,6 +88,10 @@ func (p *pair) carry(ctx context.Context, from *fixture) {
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second): // it may have been started again
+		case a := <-boxes.exchanges.with(to.self).whole:
+			if payload, err := proto.Encode(nil, a); err != nil || !p.cut.Load() {
+				p.alpha.must(errors.Join(err, p.boxes(to).Receive(ctx, from.self, &proto.Message{Type: proto.TypeBoxTaken, Payload: payload})))
+			}
 		case m := <-boxes.exchanges.with(to.self).parts:
 			if p.cut.Load() {
 				continue

@@ -31,7 +31,7 @@ import (
 //
 // The deed decides. Before it, the old home lets the box go on when anything fails, and after a
 // restart; the copy is of no use then, and goes. After it, the new home has a copy that is whole
-// and the old one serves nobody, whatever dies; what is missing then is done by [homes.follow]. If
+// and the old one serves nobody, whatever dies; what is missing then is done by [handovers.follow]. If
 // the new home has lost the copy, with its disk, the old home sends its mail on as mail.
 //
 // Of a box nothing is lost on the way: mails with their sequences, what is kept, dead letters,
@@ -41,9 +41,11 @@ import (
 // into a box is paused.
 
 const (
-	partAnswer = 15 * time.Second       // wait for the answer to a part, however often it is sent
+	partAnswer = 15 * time.Second       // wait for any answer to a part, however often it is sent
 	partRepeat = 5 * time.Second        // a part without an answer is sent again
 	partBusy   = 200 * time.Millisecond // one that the next home cannot take now is, too
+	bodyTries  = 60                     // of sending a body
+	bodyRepeat = time.Second            // wait before the next one
 	serveWait  = 15 * time.Second       // wait for the next home to serve the box, before that goes on in the background
 )
 
@@ -58,6 +60,7 @@ type handovers struct {
 	moved     func(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, mails int) error // see [homes.tellMoved]
 	book      *addressbook.Book
 	names     Names
+	ledger    *ledgerOpener
 	places    *places
 	rules     *rules
 	bodies    *letterBodies
@@ -80,24 +83,25 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 	if err != nil {
 		return wire.MovedBox{}, err
 	}
-	next, err := t.nextHome(ctx, k, p, to)
-	if err != nil {
-		return wire.MovedBox{}, err
-	}
-	h := box.Handover{Peer: next, Generation: p.generation}
+	h := box.Handover{Generation: p.generation}
 	_, _ = rand.Read(h.ID[:]) // it never fails
 	x, ok := t.begin(p.name, h.ID)
 	if !ok {
 		return wire.MovedBox{}, fmt.Errorf("%w: %s is being handed over", wire.ErrRefused, p.text)
 	}
 	defer t.end(p.name)
+	next, err := t.nextHome(ctx, k, p, to)
+	if err != nil {
+		return wire.MovedBox{}, err
+	}
+	h.Peer = next
 	if err := t.audit(ctx, p.kind+".handoff", p.text+" to "+t.book.NameOf(next)); err != nil {
 		return wire.MovedBox{}, err
 	}
 	after := context.WithoutCancel(ctx)
 	mails, err := t.copyTo(ctx, k, p, h, x)
 	if err != nil {
-		t.keep(after, k, p, h)
+		t.keep(after, k, p.name, h)
 		return wire.MovedBox{}, fmt.Errorf("hand over %s: it stays here: %w", p.text, handoffFailure(p, err))
 	}
 	if err := t.names.HandOff(after, p.name, next); err != nil {
@@ -186,7 +190,7 @@ func (t *handovers) copyTo(ctx context.Context, k *mail.Broker, p place, h box.H
 		for _, o := range piece.Origins {
 			m.Origins = append(m.Origins, o[:])
 		}
-		if err := t.sendBodies(ctx, p.name, h.Peer, piece.Bodies); err != nil {
+		if err := t.sendBodies(ctx, p.name, h, x, piece.Bodies); err != nil {
 			return 0, err
 		}
 		if piece, err = c.Next(ctx); err != nil {
@@ -207,39 +211,79 @@ func (t *handovers) part(name string, h box.Handover) *proto.BoxPart {
 	return &proto.BoxPart{Box: name, Handover: h.ID[:], Generation: h.Generation}
 }
 
-// sendBodies sends the next home the bodies of mails.
-func (t *handovers) sendBodies(ctx context.Context, name string, to proto.PeerID, letters [][]byte) error {
+// sendBodies sends the next home the bodies of mails. That may take long: it is asked about
+// the copy meanwhile, so that it knows that this goes on.
+func (t *handovers) sendBodies(ctx context.Context, name string, h box.Handover, x *handing, letters [][]byte) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer stop()
+	asking.Go(func() {
+		for pause(ctx, partRepeat); ctx.Err() == nil; pause(ctx, partRepeat) {
+			select {
+			case t.exchanges.with(h.Peer).parts <- t.part(name, h): // nobody waits for the answer
+			case <-ctx.Done():
+			}
+		}
+	})
 	for _, raw := range letters {
-		err := t.bodies.send(ctx, to, &mail.MissingBody{Box: name, Letter: raw})
-		if l, e := proto.ParseLetter(raw); err != nil && e == nil {
-			return fmt.Errorf("the body of mail %s: %w", l.ID, err)
+		if err := t.sendBody(ctx, name, h, x, raw); err != nil {
+			if l, e := proto.ParseLetter(raw); e == nil {
+				err = fmt.Errorf("the body of mail %s: %w", l.ID, err)
+			}
+			return err
 		}
 	}
 	return nil
 }
 
-// ask sends the next home a part until it answers.
+// sendBody sends the next home a body, some times if the path breaks or it is busy, as long as
+// it has the copy.
+func (t *handovers) sendBody(ctx context.Context, name string, h box.Handover, x *handing, raw []byte) error {
+	for try := 1; ; try++ {
+		err := t.bodies.send(ctx, h.Peer, &mail.MissingBody{Box: name, Letter: raw})
+		refused, ok := errors.AsType[*mail.RefusedError](err)
+		if err == nil || try == bodyTries || ok && refused.Code != proto.CodeBusy || errors.Is(err, mail.ErrNoBody) {
+			return err
+		}
+		pause(ctx, bodyRepeat)
+		if state, e := t.askServed(ctx, name, h, x); e != nil || state != proto.CopyParts {
+			return errors.Join(err, e)
+		}
+	}
+}
+
+// ask sends the next home a part until it answers. One that cannot take it now is sent it again.
 func (t *handovers) ask(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
+	for t.want(to); ; pause(ctx, partBusy) {
+		a, err := t.askOnce(ctx, to, m, x)
+		switch {
+		case err != nil:
+			return nil, err
+		case a.GetCode() == proto.CodeBusy:
+		case a.GetCode() != proto.CodeOK:
+			return nil, &mail.RefusedError{Code: a.GetCode(), Detail: t.book.NameOf(to) + ": " + a.GetDetail()}
+		default:
+			return a, nil
+		}
+	}
+}
+
+// askOnce sends the next home a part until there is an answer.
+func (t *handovers) askOnce(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, partAnswer, fmt.Errorf("%w: %s does not answer: it may not be connected, or of an older version", wire.ErrRefused, t.book.NameOf(to)))
 	defer stop()
-	t.want(to)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case t.exchanges.with(to).parts <- m:
 		}
-		a, err := x.answer(ctx, m.GetNumber())
-		switch {
-		case err != nil:
-			return nil, err
-		case a == nil:
-		case a.GetCode() == proto.CodeBusy:
-			pause(ctx, partBusy)
-		case a.GetCode() != proto.CodeOK:
-			return nil, &mail.RefusedError{Code: a.GetCode(), Detail: t.book.NameOf(to) + ": " + a.GetDetail()}
-		default:
-			return a, nil
+		if a, err := x.answer(ctx, m.GetNumber()); a != nil || err != nil {
+			return a, err
 		}
 	}
 }
@@ -268,21 +312,38 @@ func (t *handovers) askServed(ctx context.Context, name string, h box.Handover, 
 	return a.GetState(), err
 }
 
-// keep lets a box go on here that is not handed over, and tells the other node, which may not hear
-// it: then it drops its copy later.
-func (t *handovers) keep(ctx context.Context, k *mail.Broker, p place, h box.Handover) {
+// keep lets a box go on here that is not handed over, and tells the other node. If that does not hear
+// it, it asks: see [handovers.disown].
+func (t *handovers) keep(ctx context.Context, k *mail.Broker, name string, h box.Handover) {
 	t.rules.changing.Lock()
-	err := k.SetHandover(ctx, p.name, box.Handover{})
+	err := k.SetHandover(ctx, name, box.Handover{})
 	t.rules.changing.Unlock()
 	if err != nil {
-		t.log.Warn("a box that is not handed over could not go on yet", "box", p.text, "why", err)
+		t.log.Warn("a box that is not handed over could not go on yet", "box", name, "why", err)
 	}
-	m := t.part(p.name, h)
+	_ = k.RetryNow(ctx, t.self, proto.CodeBusy) // what came meanwhile; a broker that has stopped tries at the next start
+	t.tellDropped(name, h)
+}
+
+// tellDropped tells a node that its copy of a box is of no use.
+func (t *handovers) tellDropped(name string, h box.Handover) {
+	m := t.part(name, h)
 	m.Dropped = true
 	select {
 	case t.exchanges.with(h.Peer).parts <- m:
-	default: // the peer is not connected
+	default: // it is not connected
 	}
+}
+
+// disown answers a node that asks what becomes of the copy of a box that it has, all of it: if its
+// handover was given up, it is of no use.
+func (t *handovers) disown(from proto.PeerID, a *proto.BoxTaken) {
+	k, id := t.ledger.broker(), [16]byte(a.GetHandover())
+	if k == nil || a.GetState() != proto.CopyWhole || k.HandoverOf(a.GetBox()).ID == id {
+		return
+	}
+	_, generation, _ := t.names.HomeOf(a.GetBox())
+	t.tellDropped(a.GetBox(), box.Handover{ID: id, Peer: from, Generation: max(generation, 1)})
 }
 
 // leave removes a box that its new home serves.
@@ -333,35 +394,40 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // follow does for a box that was on its way when this node stopped, or whose new home did
-// not serve it in time, what its home asks for. It reports whether that is all.
-func (t *handovers) follow(ctx context.Context, k *mail.Broker, name string, h box.Handover, home proto.PeerID, generation uint64) (done bool, err error) {
+// not serve it in time, what its home asks for. When the deed may have been signed, only the node
+// that got the copy knows whether it served the box, wherever the home is now: this one keeps what
+// it has, and serves nobody, until that says so, or an admin has revoked it and the name has another
+// home.
+func (t *handovers) follow(ctx context.Context, k *mail.Broker, name string, h box.Handover) error {
 	x, ok := t.begin(name, h.ID)
 	if !ok {
-		return true, nil // it is at work
+		return nil // it is at work
 	}
 	defer t.end(name)
+	if k.HandoverOf(name) != h {
+		return nil // it was
+	}
+	home, _, err := t.names.HomeOf(name)
 	switch {
-	case home == t.self:
-		p, err := t.places.findTarget(name)
-		if err == nil {
-			t.keep(ctx, k, p, h)
-		}
-		return true, err
-	case home == h.Peer && generation == h.Generation+1:
+	case err == nil && home == t.self: // or it was seized here
+		t.keep(ctx, k, name, h)
+		return nil
+	case home == h.Peer || !t.book.Revoked(h.Peer):
 		asking, stop := context.WithTimeout(ctx, partRepeat)
 		defer stop()
 		switch state, err := t.askServed(asking, name, h, x); {
 		case err != nil:
-			return true, err
+			return fmt.Errorf("ask whether %s serves it: %w", t.book.NameOf(h.Peer), err)
 		case state == proto.CopyServed:
-			return true, t.leave(ctx, k, name, h)
+			return t.leave(ctx, k, name, h)
 		case state != proto.CopyNone:
-			return true, nil
+			return nil
 		}
 	}
+	defer signal(t.renamed) // it goes to its home as any other box
 	t.rules.changing.Lock()
 	defer t.rules.changing.Unlock()
-	return false, k.SetHandover(ctx, name, box.Handover{})
+	return k.SetHandover(ctx, name, box.Handover{})
 }
 
 // sendParts sends a peer what asks for an answer about a copy of a box.
@@ -371,20 +437,28 @@ func (t *handovers) sendParts(ctx context.Context, l *transport.Link, x *exchang
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-x.parts:
-			if _, err := t.messages.send(ctx, l, proto.TypeBoxPart, m); err != nil && ctx.Err() == nil {
-				t.log.Debug("a part of a box could not be sent", "to", l.Peer(), "why", err)
-			}
+			t.post(ctx, l, proto.TypeBoxPart, m)
+		case m := <-x.whole:
+			t.post(ctx, l, proto.TypeBoxTaken, m)
 		}
 	}
 }
 
-// receiveTaken takes the answer to a part.
+// post sends what is sent again if it has no answer.
+func (t *handovers) post(ctx context.Context, l *transport.Link, typ proto.MessageType, m proto.Body) {
+	if _, err := t.messages.send(ctx, l, typ, m); err != nil && ctx.Err() == nil {
+		t.log.Debug("a message about a box that is handed over could not be sent", "to", l.Peer(), "why", err)
+	}
+}
+
+// receiveTaken takes the answer to a part, or the question of a node about its copy.
 func (t *handovers) receiveTaken(from proto.PeerID, a *proto.BoxTaken) {
 	t.mu.Lock()
 	x := t.all[a.GetBox()]
 	t.mu.Unlock()
 	if x == nil || string(x.id[:]) != string(a.GetHandover()) {
-		return // to an earlier handover, or a repeated one
+		t.disown(from, a) // to an earlier handover, or a repeated one
+		return
 	}
 	select {
 	case x.answers <- a:

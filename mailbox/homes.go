@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
@@ -49,12 +50,16 @@ type homes struct {
 func (h *homes) run(ctx context.Context, k *mail.Broker) {
 	tick := time.NewTicker(homeCheck)
 	defer tick.Stop()
+	var asking sync.WaitGroup // questions to nodes that may not answer
+	defer asking.Wait()
 	for {
 		for name, at := range k.BoxHomes() {
-			if err := h.follow(ctx, k, name, at); ctx.Err() != nil {
+			if at.Handover.IsLeaving() {
+				asking.Go(func() { h.note(ctx, name, h.handovers.follow(ctx, k, name, at.Handover)) })
+				continue
+			}
+			if h.note(ctx, name, h.follow(ctx, k, name, at)); ctx.Err() != nil {
 				return
-			} else if err != nil {
-				h.log.Warn("what is here of a box could not follow its home yet", "box", name, "why", err)
 			}
 		}
 		select {
@@ -66,7 +71,14 @@ func (h *homes) run(ctx context.Context, k *mail.Broker) {
 	}
 }
 
-// follow does for one spool or box what its home asks for.
+// note logs why something here of a box could not follow its home.
+func (h *homes) note(ctx context.Context, name string, err error) {
+	if err != nil && ctx.Err() == nil {
+		h.log.Warn("what is here of a box could not follow its home yet", "box", name, "why", err)
+	}
+}
+
+// follow does for one spool or box, which is not handed over, what its home asks for.
 func (h *homes) follow(ctx context.Context, k *mail.Broker, name string, at mail.BoxHome) error {
 	if strings.Contains(name, "@") {
 		return nil // its home is in its name
@@ -75,11 +87,6 @@ func (h *homes) follow(ctx context.Context, k *mail.Broker, name string, at mail
 		return h.copies.follow(ctx, k, name, at.Handover)
 	}
 	home, generation, err := h.names.HomeOf(name)
-	if err == nil && at.Handover.IsLeaving() {
-		if done, err := h.handovers.follow(ctx, k, name, at.Handover, home, generation); done || err != nil {
-			return err
-		}
-	}
 	switch {
 	case err != nil:
 		return nil // nobody has the name now
@@ -226,7 +233,13 @@ func (h *homes) seize(ctx context.Context, p place, z wire.Seize) error {
 	if !z.AcceptLoss {
 		return invalid("seize %s: accept_loss is not true: what only %.128s has is lost unless that node comes back with its disk: mail that waits or was read, dead letters, subscriptions and settings", p.text, z.From)
 	}
-	if err := h.takeOver(ctx, p.name, z.From); err != nil {
+	h.rules.changing.Lock() // so that no copy is served meanwhile
+	err := h.takeOver(ctx, p.name, z.From)
+	if err == nil {
+		err = h.copies.seized(context.WithoutCancel(ctx), p.name)
+	}
+	h.rules.changing.Unlock()
+	if err != nil {
 		return err
 	}
 	h.log.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)

@@ -88,7 +88,8 @@ func (m *mailer) flush(ctx context.Context, s *sending) {
 }
 
 // deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
-// one kind. Those that tell of ends are taken below the reserve of the disk too.
+// one kind. Those that tell of ends are taken below the reserve of the disk too, and wait in a spool
+// while their box is on its way to another home.
 func (m *mailer) deliver(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
 	if err := m.fail(PointSend); err != nil {
 		return nil, err
@@ -99,10 +100,10 @@ func (m *mailer) deliver(ctx context.Context, to []place, letters [][]byte, rela
 }
 
 func (m *mailer) put(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
-	if to[0].home != m.self {
+	k := m.ledger.broker()
+	if to[0].home != m.self || ends && k != nil && k.HandoverOf(to[0].name).IsUnserved() {
 		return m.spool(ctx, to, letters, relaxed, ends)
 	}
-	k := m.ledger.broker()
 	if k == nil { // no box here
 		sent := make([]mail.Sent, len(letters))
 		for i := range sent {
@@ -133,7 +134,7 @@ func (m *mailer) spool(ctx context.Context, to []place, letters [][]byte, relaxe
 		return nil, failure(place{}, "", unknown(err))
 	}
 	for i, p := range to {
-		if i == 0 || p.home != to[i-1].home {
+		if p.home != m.self && (i == 0 || p.home != to[i-1].home) {
 			m.want(p.home)
 		}
 	}
@@ -149,7 +150,7 @@ func (m *mailer) sentMail(to place, r mail.Sent, relaxed bool) (wire.SentMail, e
 		return wire.SentMail{}, refusal(r.Code, to.text+": "+r.Detail)
 	}
 	v := wire.SentMail{ID: r.ID.String(), Box: to.text, State: "WAITING", Durability: wire.DurabilityFsynced, Known: r.Duplicate}
-	if to.home != m.self {
+	if r.Spooled {
 		v.State = "PENDING"
 	}
 	if relaxed {

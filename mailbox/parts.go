@@ -104,7 +104,7 @@ func (b *Boxes) buildHomes(parts Parts, waits *waits, renamed chan struct{}) {
 	}
 	b.handovers = &handovers{
 		self: cfg.Self, log: cfg.Logger, fail: cfg.Fail, audit: cfg.Audit, want: parts.Want, renamed: renamed, book: parts.Book, names: parts.Names,
-		places: b.places, rules: b.rules, bodies: b.bodies, exchanges: b.exchanges, messages: b.messages, all: map[string]*handing{},
+		ledger: b.ledger, places: b.places, rules: b.rules, bodies: b.bodies, exchanges: b.exchanges, messages: b.messages, all: map[string]*handing{},
 	}
 	b.homes = &homes{
 		self: cfg.Self, log: cfg.Logger, audit: cfg.Audit, auditSystem: cfg.AuditSystem, event: cfg.Event, want: parts.Want, takeOver: parts.Seize, renamed: renamed,

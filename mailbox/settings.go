@@ -68,7 +68,7 @@ func (x *settings) set(ctx context.Context, p place, err error, kind string, s w
 		err = errors.Join(checkBox(p, s), checkSub(p, sub))
 	}
 	if err == nil {
-		err = x.copies.checkComing(ctx, p, s.Seize)
+		err = x.copies.checkComing(p, s.Seize)
 	}
 	if err == nil {
 		p, err = x.title(ctx, p, s.Seize)
@@ -124,6 +124,7 @@ func (x *settings) set(ctx context.Context, p place, err error, kind string, s w
 	}
 	if !now.exists {
 		x.made()
+		_ = k.RetryNow(ctx, x.self, proto.CodeNoHandler) // what programs sent before
 	}
 	if err := x.audit(ctx, kind+".set", p.text); err != nil {
 		return wire.Box{}, err

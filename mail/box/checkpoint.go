@@ -9,7 +9,7 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x06"
+const checkpointMagic = "BFBOXES\x07"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -31,6 +31,7 @@ func (s *State) Save(w io.Writer) error {
 	c.dedupe(&s.dedupe)
 	c.producers(&s.producers)
 	c.taken(&s.taken)
+	c.served(s.served)
 	c.count(len(s.boxes))
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		c.box(s.boxes[id])

@@ -429,6 +429,7 @@ func (s *State) serve(b *box, settings BoxSettings, out *Output) Result {
 	s.names[settings.Name] = b.id
 	s.chains.Rename(was.Name, settings.Name)
 	b.settings = settings
+	s.served.note(settings.Handover.ID)
 	s.trim(b)
 	b.wake(out)
 	return Result{}
@@ -654,6 +655,9 @@ func (s *State) Leases(id BoxID) (n int) {
 
 // IsCopy reports whether the box is a copy that is not served yet.
 func (h Handover) IsCopy() bool { return h.Stage == Copying || h.Stage == Whole }
+
+// IsUnserved reports whether the box takes and gives nothing here: it is on its way to or from here.
+func (h Handover) IsUnserved() bool { return h.IsCopy() || h.IsLeaving() }
 
 // IsLeaving reports whether the box is on its way from here.
 func (h Handover) IsLeaving() bool { return h.Stage == Closing || h.Stage == Still }

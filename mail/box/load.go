@@ -41,6 +41,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	d.dedupe(&s.dedupe)
 	d.producers(&s.producers)
 	d.taken(s)
+	s.served = d.served()
 	for range d.count(1, MaxBoxes) {
 		d.box(s)
 	}

@@ -19,6 +19,7 @@ type State struct {
 	details   int   // bytes of the long reasons of dead letters
 	receipts  int   // of all spools
 	taken     taken
+	served    served
 	untold    int                     // mails that are done and whose senders are to be told
 	peers     []proto.PeerID          // by index - 1
 	indexes   map[proto.PeerID]uint32 // of peers

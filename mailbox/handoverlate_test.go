@@ -1,0 +1,124 @@
+package mailbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// lost lets alpha die in a handover of a mailbox to beta when the deed is signed, and beta
+// serve it. It returns what was in it.
+func (p *pair) lost(point string) (bodies []string) {
+	p.t.Helper()
+	p.named("desk", nil)
+	for i := range 9 {
+		bodies = append(bodies, fmt.Sprint(i))
+		p.alpha.mail("agent:desk", bodies[i], nil)
+	}
+	dead := make(chan struct{}, 1)
+	die := func() {
+		go p.alpha.stop()
+		signal(dead)
+	}
+	p.alpha.stop()
+	p.alpha.names.handed = func(name string, _ proto.PeerID) {
+		if point == "deed" {
+			die()
+		}
+		p.handOff(name)
+	}
+	p.alpha.fail = func(at string) error {
+		if at != point {
+			return nil
+		}
+		die()
+		return errDies
+	}
+	p.start(p.alpha)
+	alpha, done := p.alpha.Boxes, make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = alpha.Handoff(p.t.Context(), "desk", "beta")
+	}()
+	<-dead
+	<-done
+	synctest.Wait()
+	p.alpha.fail = nil
+	time.Sleep(time.Minute)
+	return bodies
+}
+
+// drain reads and acknowledges all of a mailbox.
+func (f *fixture) drain(name string) (bodies []string) {
+	f.t.Helper()
+	given, bodies := f.lease(name, "", 100, time.Second)
+	for _, d := range given {
+		f.ack(name, "", d)
+	}
+	return bodies
+}
+
+// I21: an old home that died before it heard that the new one serves the box removes its own when it
+// is back, whatever has become of the box since: what was read does not come again.
+func TestOldHomeIsBackLate(t *testing.T) {
+	onGamma := func(p *pair) { // as if gamma had a copy and the deed
+		k := p.beta.ledger.broker()
+		_, err := k.Stand(p.t.Context(), "agent:desk", box.Handover{ID: [16]byte{9}, Peer: p.alpha.gamma, Generation: 2})
+		p.beta.must(err)
+		p.beta.must(k.Leave(p.t.Context(), "agent:desk"))
+		for _, f := range []*fixture{p.alpha, p.beta} {
+			p.beta.must(f.names.HandOff(context.Background(), "agent:desk", p.alpha.gamma))
+		}
+	}
+	removed := func(p *pair) {
+		p.beta.must(p.beta.Remove(p.t.Context(), "desk"))
+		_ = p.alpha.names.Remove(p.t.Context(), "agent:desk")
+	}
+	for name, then := range map[string]func(p *pair){
+		"nothing":    func(*pair) {},
+		"it goes on": onGamma,
+		"it fails to go on": func(p *pair) {
+			_, err := p.beta.Handoff(p.t.Context(), "desk", "gamma")
+			p.beta.refused(err, wire.ErrRefused, "does not answer")
+		},
+		"it is removed": removed,
+		"it is made again": func(p *pair) {
+			removed(p)
+			p.beta.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
+			p.alpha.names.move("agent:desk", p.beta.self)
+		},
+	} {
+		for _, point := range []string{"deed", PointLeave} {
+			t.Run(name+" "+point, func(t *testing.T) {
+				paired(t, func(t *testing.T, p *pair) {
+					want := p.lost(point)
+					if got := p.beta.drain("desk"); !slices.Equal(got, want) {
+						t.Fatalf("%q, want %q", got, want)
+					}
+					p.alpha.names.handed = nil
+					then(p)
+					p.start(p.alpha)
+					time.Sleep(5 * time.Minute)
+					if p.alpha.ledger.broker().Has("agent:desk") {
+						t.Errorf("the old home still has it: %+v", p.alpha.ledger.broker().HandoverOf("agent:desk"))
+					}
+					if all, err := p.alpha.Outgoing(t.Context()); err != nil || len(all) > 0 {
+						t.Errorf("it sends on %+v, %v", all, err)
+					}
+					if k := p.beta.ledger.broker(); k.Has("agent:desk") {
+						if got := p.beta.drain("desk"); len(got) > 0 {
+							t.Errorf("%q comes again", got)
+						}
+					}
+				})
+			})
+		}
+	}
+}
