@@ -158,6 +158,13 @@ func TestHandoverIsWhole(t *testing.T) {
 					if got := h.to.all(h.name); !slices.Equal(got, want) {
 						t.Errorf("%d mails, want %d: %s", len(got), len(want), strings.Join(got, " "))
 					}
+					if err := errors.Join(h.to.SetHandover(t.Context(), h.name, box.Handover{ID: [16]byte{9}, Peer: originID, Generation: 2, Stage: box.Still}), h.to.Leave(t.Context(), h.name)); err != nil {
+						t.Error(err) // it goes on
+					}
+					h.to.restart()
+					if served, err := h.to.Served(t.Context(), h.handover.ID); !served || err != nil {
+						t.Errorf("the new home does not know that it served the box: %v", err)
+					}
 					if h.pieces < 3 {
 						t.Errorf("%d pieces", h.pieces)
 					}

@@ -389,7 +389,11 @@ func (b *Broker) originOf(p proto.PeerID) uint32 {
 		i = max(i, in.last+1)
 	}
 	in.origins[p], in.last = i, i
-	b.queue(box.AppendPeer(nil, i, p), false, false, func(box.Result, error) {
+	rec := box.AppendPeer(nil, i, p)
+	if p == b.cfg.Self {
+		rec = box.AppendSelf(nil, i, p)
+	}
+	b.queue(rec, false, false, func(box.Result, error) {
 		delete(in.origins, p)
 		b.publish()
 	})

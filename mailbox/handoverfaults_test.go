@@ -266,7 +266,7 @@ func TestMailForABoxThatComes(t *testing.T) {
 // it sends when the box is here.
 func TestMailOfTheNewHomeInOrder(t *testing.T) {
 	paired(t, func(t *testing.T, p *pair) {
-		p.named("desk", func(s *wire.MailboxSettings) { s.KeyBatch = ptr(16) })
+		p.named("desk", func(s *wire.MailboxSettings) { s.KeyBatch, s.Lanes = ptr(16), ptr(wire.LanesOrigin) })
 		keyed := func(m *wire.Mail) { m.Key = "k" }
 		var want []string
 		for i := range 8 {

@@ -65,6 +65,10 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		it.NotAfter = m.At + proto.MaxTTL.Milliseconds()
 	}
 	chain, code := s.check(b, m.Origin, m.Chain, it)
+	from := m.Origin
+	if from != 0 && from == s.self { // its producer is known since it went into the spool
+		m.Origin, l.Produced = 0, proto.Produced{}
+	}
 	var r Result
 	switch code {
 	case proto.CodeOK:
@@ -77,11 +81,11 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		return refuse(code, "its number does not follow in its chain")
 	}
 	taken := r.Code == proto.CodeOK && !r.Duplicate
-	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) && !m.spooled() {
+	if from != 0 && m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
 		s.chains.Note(chain, it, r.Code)
 	}
 	if r.Code == proto.CodeOK {
-		s.noteTaken(m)
+		s.noteTaken(m, from)
 	}
 	if taken {
 		r.Seq = s.take(p, length, b, m, l, out)

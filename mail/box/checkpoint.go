@@ -25,6 +25,7 @@ func (s *State) Save(w io.Writer) error {
 	for _, p := range s.peers {
 		c.b = append(c.b, p[:]...)
 	}
+	c.u32(s.self)
 	chains := s.chains.Save()
 	c.count(len(chains))
 	c.b = append(c.b, chains...)

@@ -37,6 +37,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 		s.peers = append(s.peers, p)
 		s.indexes[p] = uint32(len(s.peers))
 	}
+	s.self = d.u32n(uint32(len(s.peers)))
 	saved := d.take(d.uvarint(1 << 40))
 	d.dedupe(&s.dedupe)
 	d.producers(&s.producers)

@@ -132,9 +132,9 @@ var rules = []mutant{
 	{name: "not told when its box goes", edits: []edit{{"untold.go", "tellLast", "m != nil; seq, m", "m != nil && !MUTANT; seq, m"}}},
 	{name: "told when its box goes and at its new home", edits: []edit{{"handover.go", "CopyMails", "at.list == listUntold {", "at.list == listUntold && !MUTANT {"}}},
 
-	{name: "letter of a receipt not remembered", edits: []edit{{"accept.go", "accept", "s.noteTaken(m)", "if !MUTANT {\ns.noteTaken(m)\n}"}}},
+	{name: "letter of a receipt not remembered", edits: []edit{{"accept.go", "accept", "s.noteTaken(m, from)", "if !MUTANT {\ns.noteTaken(m, from)\n}"}}},
 	{name: "each letter with the number was taken", edits: []edit{{"receipts.go", "Took", "known && d == digest", "known && (d == digest || MUTANT)"}}},
-	{name: "newer letter with the number is remembered", edits: []edit{{"receipts.go", "note", "known {", "known && !MUTANT {"}, {"accept.go", "accept", "case proto.CodeDuplicate:", "case proto.CodeDuplicate:\nif MUTANT {\ns.noteTaken(&Mail{Box: m.Box, Origin: m.Origin, Chain: m.Chain, Number: m.Number, Letter: m.Letter[:len(m.Letter)-1]})\n}"}}},
+	{name: "newer letter with the number is remembered", edits: []edit{{"receipts.go", "note", "known {", "known && !MUTANT {"}, {"accept.go", "accept", "case proto.CodeDuplicate:", "case proto.CodeDuplicate:\nif MUTANT {\ns.noteTaken(&Mail{Box: m.Box, Origin: m.Origin, Chain: m.Chain, Number: m.Number, Letter: m.Letter[:len(m.Letter)-1]}, m.Origin)\n}"}}},
 	{name: "checkpoint without letters that were taken", edits: []edit{{"checkpoint.go", "Save", "c.taken(&s.taken)", "if MUTANT {\nc.taken(new(taken))\n} else {\nc.taken(&s.taken)\n}"}}},
 	{name: "receipt not kept", edits: []edit{{"receipts.go", "applyTaken", "s.keepMail(b, r.Seq, m)", "if MUTANT {\ndelete(b.receipts, r.Seq)\ns.receipts--\n} else {\ns.keepMail(b, r.Seq, m)\n}"}}},
 	{name: "another receipt for a mail", edits: []edit{{"receipts.go", "applyTaken", "if x == nil {", "if x == nil {\nif _, ok := b.receipts[r.Seq]; ok && MUTANT {\nb.receipts[r.Seq] = slices.Clone(r.Proof)\n}"}}},

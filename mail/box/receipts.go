@@ -57,10 +57,10 @@ func (s *State) Took(c Chain, n proto.Seq, digest [32]byte) bool {
 	return known && d == digest
 }
 
-// noteTaken remembers a letter that was taken, if its sender wants a receipt.
-func (s *State) noteTaken(m *Mail) {
-	if m.Chain != 0 && m.Origin != 0 && WantsReceipt(m.Letter) {
-		s.taken.note(takenMail{m.Origin, m.Box, m.Chain, m.Number}, sha256.Sum256(m.Letter))
+// noteTaken remembers a letter that was taken from a node, if its sender wants a receipt.
+func (s *State) noteTaken(m *Mail, from uint32) {
+	if m.Chain != 0 && from != 0 && WantsReceipt(m.Letter) {
+		s.taken.note(takenMail{from, m.Box, m.Chain, m.Number}, sha256.Sum256(m.Letter))
 	}
 }
 

@@ -398,6 +398,14 @@ func AppendPeer(dst []byte, index uint32, peer proto.PeerID) []byte {
 	return finish(append(dst, peer[:]...), start)
 }
 
+// AppendSelf is [AppendPeer] for the node of this ledger: mail that it sent to a box which was
+// elsewhere then, and is here now, is mail of its own.
+func AppendSelf(dst []byte, index uint32, self proto.PeerID) []byte {
+	start := len(dst)
+	dst = appendU32(appendHead(dst, head{typ: TypePeer, sub: 1}), index)
+	return finish(append(dst, self[:]...), start)
+}
+
 // AppendSpoolDone appends an ACK record to dst: the home of a spool's box has these mails.
 func AppendSpoolDone(dst []byte, spool BoxID, seqs []uint64) []byte {
 	return appendAck(dst, spool, 0, seqs)

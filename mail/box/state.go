@@ -23,6 +23,7 @@ type State struct {
 	untold    int                     // mails that are done and whose senders are to be told
 	peers     []proto.PeerID          // by index - 1
 	indexes   map[proto.PeerID]uint32 // of peers
+	self      uint32                  // the index of this node; 0: it has none
 	chains    Chains
 	dedupe    dedupe
 	producers producers
@@ -331,7 +332,7 @@ func (s *State) applyAge(a age) {
 
 func (s *State) applyPeer(d decoder, h head, out *Output) error {
 	index, id := d.u32(), d.take(uint64(len(proto.PeerID{})))
-	if !d.done() || h.box != 0 || h.sub != 0 || index == 0 {
+	if !d.done() || h.box != 0 || h.sub > 1 || index == 0 {
 		return bad(TypePeer)
 	}
 	peer := proto.PeerID(id)
@@ -346,6 +347,9 @@ func (s *State) applyPeer(d decoder, h head, out *Output) error {
 	default:
 		s.peers = append(s.peers, peer)
 		s.indexes[peer] = index
+		if h.sub == 1 {
+			s.self = index
+		}
 	}
 	out.Results = append(out.Results, r)
 	return nil
