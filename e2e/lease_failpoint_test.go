@@ -134,12 +134,18 @@ func TestKillAtPointsOfLeases(t *testing.T) {
 // waitFailpoint waits until m has died at its failpoint, and restarts it.
 func (m *machine) waitFailpoint() {
 	m.t.Helper()
+	m.waitDeath()
+	m.start()
+}
+
+// waitDeath waits until the node has died at its failpoint.
+func (m *machine) waitDeath() {
+	m.t.Helper()
 	m.until("it dies at the failpoint", func() bool { return !m.alive() })
 	if s, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
 		m.t.Errorf("%s did not die at the failpoint: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
 	}
 	m.died()
-	m.start()
 }
 
 // waitIdle waits until all tasks have ended.
