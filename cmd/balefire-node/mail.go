@@ -81,6 +81,22 @@ func (f *mailFlags) read(now time.Time) (err error) {
 	if m.Labels, err = parseLabels(f.labels); err != nil {
 		return err
 	}
+	return checkAsked(m)
+}
+
+// checkAsked refuses, in the words of the flags, what a sender cannot ask for.
+func checkAsked(m *wire.Mail) error {
+	tells := m.Notify != ""
+	switch {
+	case tells && m.Notify != proto.NotifyDone:
+		return usage("--notify %s: must be %s", m.Notify, proto.NotifyDone)
+	case tells && strings.HasPrefix(m.To, proto.TopicPrefix):
+		return usage("--notify: a mail to a topic has an end in each subscription, and none of its own: use it in a mail to a mailbox")
+	case tells && m.Sender == "" && m.ReplyTo == "" && m.BounceTo == "":
+		return usage("--notify: nobody could be told: add --sender, --reply-to or --bounce-to")
+	case m.Receipt && m.Relaxed:
+		return usage("--receipt and --relaxed are both given: there is no receipt of a mail before it is synced")
+	}
 	return nil
 }
 

@@ -99,15 +99,14 @@ func TestMailWithoutAReceipt(t *testing.T) {
 		code int
 		says string
 	}{
-		"mail receipts 01a20c7e":                    {exitOK, ""},
-		"mail receipts 01a20c7e --wait 1s":          {exitTimeout, "no receipt of mail 01a20c7e came within 1s"},
-		"mail receipts 01a20c7e --wait 0s":          {exitUsage, "say how long"},
-		"mail receipts 01a20c7e --verify":           {exitError, "there is no receipt to verify"},
-		"mail receipts @" + none + " --verify":      {exitError, "there is no receipt to verify"},
-		"mail receipts @/nowhere":                   {exitError, "read receipts"},
-		"mail receipts nothing":                     {exitUsage, "is not the id of a mail"},
-		"mail receipts":                             {exitUsage, "the id of a mail"},
-		"mail send agent:ceo x --receipt --relaxed": {exitOK, ""},
+		"mail receipts 01a20c7e":               {exitOK, ""},
+		"mail receipts 01a20c7e --wait 1s":     {exitTimeout, "no receipt of mail 01a20c7e came within 1s"},
+		"mail receipts 01a20c7e --wait 0s":     {exitUsage, "say how long"},
+		"mail receipts 01a20c7e --verify":      {exitError, "there is no receipt to verify"},
+		"mail receipts @" + none + " --verify": {exitError, "there is no receipt to verify"},
+		"mail receipts @/nowhere":              {exitError, "read receipts"},
+		"mail receipts nothing":                {exitUsage, "is not the id of a mail"},
+		"mail receipts":                        {exitUsage, "the id of a mail"},
 	} {
 		n := newMailNode()
 		n.Answer("GET /v1/mail/{id}/receipts", wire.Page[wire.MailReceipt]{Items: []wire.MailReceipt{}})
@@ -127,6 +126,23 @@ func TestMailShowsItsReceipt(t *testing.T) {
 		n.Answer("GET /v1/mail/{id}", m)
 		if code, out, errs := command(t, n, "mail", "show", "01a20c7e"); code != exitOK || !strings.Contains(out, says) || !strings.Contains(out, "box       agent:ceo@laptop   its node has it") {
 			t.Errorf("%d: %s%s", code, out, errs)
+		}
+	}
+}
+
+// What a mail cannot ask for is refused in the words of the flags.
+func TestMailCannotAsk(t *testing.T) {
+	for line, says := range map[string]string{
+		"mail send agent:ceo --sender s --notify dead":    "--notify dead: must be done",
+		"mail send agent:ceo --notify done":               "add --sender, --reply-to or --bounce-to",
+		"mail send topic:orders --sender s --notify done": "--notify: a mail to a topic",
+		"mail send agent:ceo --wait 1s --notify done":     "--notify and --wait are both given",
+		"mail reply 01a20c7e answer --notify done":        "--notify: nobody could be told",
+		"mail send agent:ceo --receipt --relaxed":         "--receipt and --relaxed are both given",
+	} {
+		n := newMailNode()
+		if code, _, errs := command(t, n, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, says) {
+			t.Errorf("%s: %d: %s", line, code, errs)
 		}
 	}
 }

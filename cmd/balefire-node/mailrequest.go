@@ -39,6 +39,9 @@ func (w *app) requestMail(cmd *cobra.Command, f *mailFlags, r *requestFlags, to 
 	if err := checkReplyWait(r.wait); err != nil {
 		return err
 	}
+	if f.mail.Notify != "" {
+		return usage("--notify and --wait are both given: the reply tells that the mail is done")
+	}
 	file, err := w.composeMail(f, to, body)
 	if err != nil {
 		return err
