@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -127,7 +128,7 @@ func (rn *runner) writeNotes(ctx context.Context) {
 			return
 		case <-rn.slots.noteAdded:
 		}
-		pause(ctx, noteDelay)
+		clock.Pause(ctx, noteDelay)
 		rn.writeTaken(ctx, rn.slots.takeNotes())
 	}
 }

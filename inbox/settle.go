@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -49,22 +50,12 @@ func (in *Inbox) maintain(ctx context.Context) error {
 			err = in.forgetOld(ctx)
 		case <-in.dirty:
 			if err = in.forgetSettled(ctx); err == nil {
-				pause(ctx, settleEvery)
+				clock.Pause(ctx, settleEvery)
 			}
 		}
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

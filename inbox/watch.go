@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -23,7 +24,7 @@ func (in *Inbox) watch(ctx context.Context) {
 			case <-in.slots.begun:
 			}
 		}
-		pause(ctx, watchEvery)
+		clock.Pause(ctx, watchEvery)
 		if ctx.Err() != nil {
 			return
 		}

@@ -73,7 +73,7 @@ func (b *bounces) deliver(ctx context.Context, t mail.Bounce) error {
 		now, _ := b.target(t)
 		switch code := sent[0].Code; {
 		case ctx.Err() == nil && (code == proto.CodeBusy || code == proto.CodeNoHandler && now.home != to.home):
-			pause(ctx, partBusy)
+			clock.Pause(ctx, partBusy)
 		default:
 			_, err = b.mailer.sentMail(to, sent[0], false)
 			return err

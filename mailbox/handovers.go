@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -116,7 +117,7 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 		if moved.Served = err == nil && state == proto.CopyServed; moved.Served {
 			return moved, t.leave(after, k, p.name, h)
 		}
-		pause(serving, partBusy)
+		clock.Pause(serving, partBusy)
 	}
 	signal(t.renamed)
 	return moved, nil
@@ -222,7 +223,7 @@ func (t *handovers) sendBodies(ctx context.Context, name string, h box.Handover,
 	defer asking.Wait()
 	defer stop()
 	asking.Go(func() {
-		for pause(ctx, partRepeat); ctx.Err() == nil; pause(ctx, partRepeat) {
+		for clock.Pause(ctx, partRepeat); ctx.Err() == nil; clock.Pause(ctx, partRepeat) {
 			select {
 			case t.exchanges.with(h.Peer).parts <- t.part(name, h): // nobody waits for the answer
 			case <-ctx.Done():
@@ -249,7 +250,7 @@ func (t *handovers) sendBody(ctx context.Context, name string, h box.Handover, x
 		if err == nil || try == bodyTries || ok && refused.Code != proto.CodeBusy || errors.Is(err, mail.ErrNoBody) {
 			return err
 		}
-		pause(ctx, bodyRepeat)
+		clock.Pause(ctx, bodyRepeat)
 		if state, e := t.askServed(ctx, name, h, x); e != nil || state != proto.CopyParts {
 			return errors.Join(err, e)
 		}
@@ -258,7 +259,7 @@ func (t *handovers) sendBody(ctx context.Context, name string, h box.Handover, x
 
 // ask sends the next home a part until it answers. One that cannot take it now is sent it again.
 func (t *handovers) ask(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
-	for t.want(to); ; pause(ctx, partBusy) {
+	for t.want(to); ; clock.Pause(ctx, partBusy) {
 		a, err := t.askOnce(ctx, to, m, x)
 		switch {
 		case err != nil:
@@ -381,16 +382,6 @@ func handoffFailure(p place, err error) error {
 		kind = wire.ErrTooLarge
 	}
 	return fmt.Errorf("%w: %s", kind, refused.Detail)
-}
-
-// pause waits, or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // follow does for a box that was on its way when this node stopped, or whose new home did

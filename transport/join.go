@@ -13,6 +13,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/admit"
 )
@@ -185,7 +186,7 @@ func (j *joins) request(ctx context.Context, addrs []string, inviter proto.PeerI
 		default:
 			turn = min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinWait)
 		}
-		if !pause(ctx, turn/2+rand.N(turn)) || !timeLeft(ctx, joinPause) {
+		if !clock.Pause(ctx, turn/2+rand.N(turn)) || !timeLeft(ctx, joinPause) {
 			return reply, err
 		}
 	}
@@ -194,7 +195,7 @@ func (j *joins) request(ctx context.Context, addrs []string, inviter proto.PeerI
 // joinAt asks until there is an answer.
 func (j *joins) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	reply, again, err := j.joinOnce(ctx, addrs, inviter, r)
-	for try := 1; try < joinTries && again && !turnedAway(err) && pause(ctx, joinPause); try++ {
+	for try := 1; try < joinTries && again && !turnedAway(err) && clock.Pause(ctx, joinPause); try++ {
 		reply, again, err = j.joinOnce(ctx, addrs, inviter, r)
 	}
 	if turnedAway(err) {
@@ -210,16 +211,6 @@ func (j *joins) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID
 func turnedAway(err error) bool {
 	c, ok := errors.AsType[*network.ConnError](err)
 	return ok && c.Remote && c.ErrorCode == network.ConnRateLimited
-}
-
-// pause waits for d and reports whether ctx is still active.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // timeLeft reports whether ctx has at least d left.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
 )
@@ -171,7 +172,7 @@ func link(t testing.TB, a, b *testNode) *Link {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil; err = a.Dial(ctx, b.Peer(), b.Addrs()) {
-		if _, refused := errors.AsType[*RefusedError](err); refused || !pause(ctx, 10*time.Millisecond) {
+		if _, refused := errors.AsType[*RefusedError](err); refused || !clock.Pause(ctx, 10*time.Millisecond) {
 			t.Fatal(err)
 		}
 	}

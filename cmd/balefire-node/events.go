@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
@@ -108,7 +109,7 @@ func (e *watcher) run(ctx context.Context) error {
 				e.w.infof("… the node is not running: waiting for it")
 				told = now
 			}
-			pause(ctx, reconnectDelay)
+			clock.Pause(ctx, reconnectDelay)
 			continue
 		case err != nil:
 			return err

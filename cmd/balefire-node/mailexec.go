@@ -17,6 +17,7 @@ import (
 
 	agentcommand "github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -65,7 +66,7 @@ func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []st
 		case cmd.Context().Err() != nil:
 			return cmd.Context().Err()
 		case f.follow && n > 0 && err != nil && isUnreachable(err):
-			pause(cmd.Context(), reconnectDelay)
+			clock.Pause(cmd.Context(), reconnectDelay)
 			continue
 		case err != nil:
 			return err
@@ -83,7 +84,7 @@ func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []st
 				printError(w, cmd.CommandPath(), err)
 			case goesOn && comesAgain(err):
 				w.warn(err)
-				pause(cmd.Context(), reconnectDelay)
+				clock.Pause(cmd.Context(), reconnectDelay)
 			default:
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
@@ -192,7 +193,7 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 				w.infof("… the node is not running: waiting for it")
 			}
 			told = true
-			pause(ctx, reconnectDelay)
+			clock.Pause(ctx, reconnectDelay)
 			continue
 		case err != nil:
 			return err
@@ -204,7 +205,7 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		case err == nil:
 		case ctx.Err() == nil && comesAgain(err):
 			w.warn(err)
-			pause(ctx, reconnectDelay)
+			clock.Pause(ctx, reconnectDelay)
 			continue
 		default:
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -97,7 +98,7 @@ func (w *app) awaitReply(cmd *cobra.Command, id string, wait time.Duration) erro
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), wait)
 	defer cancel()
-	for told := false; ; pause(ctx, reconnectDelay) {
+	for told := false; ; clock.Pause(ctx, reconnectDelay) {
 		r, err := c.Reply(ctx, id)
 		switch {
 		case err == nil:

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -75,7 +76,7 @@ func (g *pinger) run(cmd *cobra.Command, peer string) (err error) {
 // loop pings until the limit or the goal is reached.
 func (g *pinger) loop(ctx context.Context) error {
 	for asked := 0; g.count == 0 || asked < g.count; asked++ {
-		if asked > 0 && !pause(ctx, g.interval) {
+		if asked > 0 && !clock.Pause(ctx, g.interval) {
 			break
 		}
 		pong, err := g.once(ctx)
@@ -140,16 +141,4 @@ func hostPort(path string) string {
 		return path
 	}
 	return network + " " + net.JoinHostPort(parts[2], parts[4])
-}
-
-// pause waits for d and reports whether ctx is not done.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

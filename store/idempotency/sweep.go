@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/store"
 )
 
@@ -106,7 +107,7 @@ func (k *Keys) sweep(ctx context.Context) error {
 		if first {
 			wait = 0 // the shares are not known yet
 		}
-		if from = next; from != nil && !pause(ctx, wait) {
+		if from = next; from != nil && !clock.Pause(ctx, wait) {
 			return ctx.Err()
 		}
 	}
@@ -189,16 +190,4 @@ func (k *Keys) forget(ctx context.Context, gone []store.Pair) (n int, err error)
 		}
 	}
 	return n, nil
-}
-
-// pause waits and reports whether ctx is still active.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
