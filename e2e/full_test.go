@@ -67,45 +67,58 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 	}
 }
 
-// TestDiskFull checks I13, S02, S03 and S47 on a disk that another program fills:
-// to the reserve, and then to the last byte. Submits are refused as FULL, tasks
-// from peers wait at their home, running tasks end and deliver their results,
-// no process exits, nothing acknowledged is lost; and when there is space again
-// all tasks end without intervention.
+// TestDiskFull checks I13, I21, S02, S03 and S47 on a disk that another program fills:
+// to the reserve, and then to the last byte. Submits and sends of mail are refused as FULL,
+// tasks and mail from peers wait at their home, running tasks end and deliver their results,
+// mail that is there is read, no process exits, nothing acknowledged is lost; and when there is
+// space again all tasks end, and all mail arrives, without intervention.
 func TestDiskFull(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			ca := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n"}
+			ca := config{engine: engine, store: "  reserve: 24MiB\n  segment: 4MiB\n", mail: "mail:\n  segment: 4MiB\n"}
 			cb := ca
 			goOn := filepath.Join(shortDir(t), "go")
 			ca.dir, cb.dir = filepath.Join(smallDisk(t, "160m"), "a"), filepath.Join(smallDisk(t, "160m"), "b")
 			cb.kinds = fmt.Sprintf("  - {kind: wait, exec: [/bin/sh, -c, 'until test -e %s; do sleep 0.1; done'], allow: ['role:send']}\n", goOn)
 			a, b := pairOf(t, ca, cb)
-			p, running := newAcknowledged(), newAcknowledged()
+			f, running := fullDisk{a: a, b: b, tasks: newAcknowledged(), mails: newSentMails(t, b)}, newAcknowledged()
 			running.submit(t.Context(), a, 4, wire.Request{Target: "b", Kind: "wait"})
 			a.until("they run", func() bool {
 				st, err := b.Status(t.Context())
 				return err == nil && st.Inbox["RUNNING"] == 4
 			})
-			fullDisk(t, p, a, b, a, reserve/2, func() {
+			f.fill(t, a, reserve/2, func() {
 				if err := os.WriteFile(goOn, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				running.checkAllEnd(t, a, "SUCCESS")
 			})
-			fullDisk(t, p, a, b, b, reserve/2, nothing)
-			fullDisk(t, p, a, b, a, 0, nothing)
-			fullDisk(t, p, a, b, b, 0, nothing)
-			p.checkAllEnd(t, a, "SUCCESS")
+			if err := f.mails.send(t, a); err != nil {
+				t.Fatal(err)
+			}
+			f.mails.untilOneWaits(b)
+			f.fill(t, b, reserve/2, func() { f.mails.readOne(t, b) })
+			f.fill(t, a, 0, nothing)
+			f.fill(t, b, 0, nothing)
+			f.tasks.checkAllEnd(t, a, "SUCCESS")
+			f.mails.readAll(t, b)
 		})
 	}
 }
 
 func nothing() {}
 
-// fullDisk fills the disk of one of the two nodes until meanwhile has returned.
-func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, meanwhile func()) {
+// A fullDisk is the test of one of two nodes whose disk is full, and what the nodes have taken.
+type fullDisk struct {
+	a, b  *machine
+	tasks *acknowledged // of a, for b
+	mails *sentMails    // by a, to b
+}
+
+// fill fills the disk of one of the two nodes until meanwhile has returned.
+func (f *fullDisk) fill(t *testing.T, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
+	p, a, b := f.tasks, f.a, f.b
 	request := wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
 	from, logged := full.eventsAfter(0, nil), len(full.logged())
 	free := fill(t, filepath.Dir(full.dir), leave)
@@ -125,6 +138,9 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 	})
 	for range 50 {
 		refused += len(p.submit(t.Context(), a, 1, request))
+		if err := f.mails.send(t, a); leave > 0 && (full == a && !errors.Is(err, wire.ErrFull) || full == b && err != nil) {
+			t.Errorf("%s has a full disk, and a mail to b is sent with the error %v", full.name, err)
+		}
 	}
 	pause(3 * time.Second) // longer than the time between two looks at the disk, and the delay before a failed store is reopened
 	for _, m := range []*machine{a, b} {

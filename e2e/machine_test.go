@@ -58,6 +58,7 @@ type config struct {
 	net    string   // YAML below net:, besides listen
 	limits string   // YAML below limits:
 	store  string   // YAML below store:
+	mail   string   // YAML: the section mail
 	kinds  string   // YAML below handlers:
 	within []string // command prefix for all its processes
 	binary string   // binary of the node; default the one under test
@@ -78,8 +79,8 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	if c.listen == nil {
 		c.listen = listen(t)
 	}
-	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\n%slimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
-		c.engine, c.store, strings.Join(c.listen, ", "), c.net, c.limits, m.markingHandler(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
+	text := fmt.Sprintf("store:\n  engine: %s\n%s%snet:\n  listen: [%s]\n%slimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
+		c.engine, c.store, c.mail, strings.Join(c.listen, ", "), c.net, c.limits, m.markingHandler(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
 	if err := os.WriteFile(filepath.Join(m.dir, "config.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
