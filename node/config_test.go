@@ -21,19 +21,22 @@ func TestLimitsFollowTheMemoryLimit(t *testing.T) {
 		pending int
 		bytes   settings.Bytes
 		keys    int
+		done    int
+		dead    int
 	}{
-		{384 << 20, datadir.EngineNuts, 100_000, 256 << 20, 200_000},
-		{384 << 20, datadir.EnginePebble, 100_000, 256 << 20, 1_000_000},
-		{-1, datadir.EngineNuts, 100_000, 256 << 20, 200_000},
-		{96 << 20, datadir.EngineNuts, 25_000, 64 << 20, 50_000},
-		{1 << 50, datadir.EngineNuts, 10_000_000, 1 << 50 / 3 * 2, 10_000_000},
+		{384 << 20, datadir.EngineNuts, 100_000, 256 << 20, 200_000, 50_000, 10_000},
+		{384 << 20, datadir.EnginePebble, 100_000, 256 << 20, 1_000_000, 50_000, 10_000},
+		{-1, datadir.EngineNuts, 100_000, 256 << 20, 200_000, 50_000, 10_000},
+		{96 << 20, datadir.EngineNuts, 25_000, 64 << 20, 50_000, 12_500, 2500},
+		{1 << 50, datadir.EngineNuts, 10_000_000, 1 << 50 / 3 * 2, 10_000_000, 10_000_000, 10_000_000},
 	} {
 		l := computed(settings.Default().Limits, tt.memory, tt.engine)
-		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || recordBytes(tt.memory) != int64(tt.bytes) || l.MaxKeys != tt.keys {
+		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || recordBytes(tt.memory) != int64(tt.bytes) || l.MaxKeys != tt.keys ||
+			l.DoneCount != tt.done || l.DeadCount != tt.dead {
 			t.Errorf("with %d bytes on %s: %+v", tt.memory, tt.engine, l)
 		}
 	}
-	if l := computed(settings.Limits{MaxPending: 7, MaxKeys: 8}, 96<<20, datadir.EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
+	if l := computed(settings.Limits{MaxPending: 7, MaxKeys: 8, DoneCount: 9, DeadCount: 10}, 96<<20, datadir.EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 || l.DoneCount != 9 || l.DeadCount != 10 {
 		t.Errorf("explicit settings were changed: %+v", l)
 	}
 }

@@ -175,6 +175,17 @@ func TestExpiredResultIsADeadLetter(t *testing.T) {
 	})
 }
 
+// A result is offered for 30 days after the end of what it was sealed for.
+func TestResultIsOfferedFor30Days(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		sealed := time.Now().Add(day)
+		got := time.UnixMilli(h.expires(resultKey(proto.NewTaskID(time.Now())), &proto.Record{NotAfterMs: sealed.UnixMilli()}))
+		if want := sealed.Add(30 * day); !got.Equal(want.Truncate(time.Millisecond)) {
+			t.Errorf("it ends at %v, want %v", got, want)
+		}
+	})
+}
+
 // A repeated refusal of a result is reported once, even if the link broke at the try
 // at which it would have been reported.
 func TestRepeatedRefusalIsReported(t *testing.T) {

@@ -165,6 +165,21 @@ func putResult(t *testing.T, dir string, limits bodies.Config, size int, file bo
 	return s.PutResult(t.Context(), f, nil)
 }
 
+// A result is sealed to be valid for 30 days, however long its task was.
+func TestResultIsSealedFor30Days(t *testing.T) {
+	s := testSubmitter(t, t.TempDir(), bodies.Config{})
+	f := &inbox.Finished{ID: proto.NewTaskID(time.Now()), Origin: s.Keys.Peer(), Kind: "k", NotAfter: time.Now().Add(time.Minute).UnixMilli(), Outcome: &proto.Outcome{State: proto.Success}}
+	began := time.Now()
+	d, err := s.resultDraft(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const valid = 30 * 24 * time.Hour
+	if end := time.UnixMilli(d.Header.NotAfter); end.Before(began.Add(valid).Truncate(time.Millisecond)) || end.After(time.Now().Add(valid)) {
+		t.Errorf("it is valid until %v, want 30 days", end)
+	}
+}
+
 // testSubmitter returns a submitter without an outbox that stores bodies in dir.
 func testSubmitter(t *testing.T, dir string, limits bodies.Config) *Submitter {
 	t.Helper()
