@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -116,6 +116,11 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 			}
 		}
 	}
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "copy", Exec: []string{"cat"}, Allow: []string{"role:send"}}); err != nil {
+		t.Fatal(err)
+	}
+	large := strings.Repeat(body, 1<<20/len(body)) // body and result are objects of their own
+	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "copy", Stream: strings.NewReader(large)}), "SUCCESS")
 	for _, n := range []*testNode{a, b} {
 		if got := testutil.CollectAndCount(n.metrics.latency) + testutil.CollectAndCount(n.metrics.runs); got == 0 {
 			t.Errorf("%s: no metric of a task", n.Name())
@@ -125,7 +130,8 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 }
 
 // TestNoMailInLogsMetricsOrAudit verifies I18 for mail likewise: the body of a mail that is
-// read, and of one that is refused and comes back in a bounce, is in no log, metric or audit.
+// read, and of one that is refused and comes back in a bounce, small or large, is in no log,
+// metric or audit.
 func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 	a, b, logs := loggedPair(t)
 	const body = "canary-in-the-mail" // a bounce has it in base64
@@ -136,8 +142,13 @@ func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 		}
 	}
 	m := wire.Mail{To: "agent:ceo@b", Sender: "me", Body: []byte(body)}
-	if _, errs := a.Mail.Send(t.Context(), []wire.Mail{m, m}); errors.Join(errs...) != nil {
-		t.Fatal(errs)
+	large := func() wire.Mail {
+		return wire.Mail{To: m.To, Sender: m.Sender, Stream: strings.NewReader(strings.Repeat(body, 1<<20/len(body)))}
+	}
+	for _, one := range []wire.Mail{m, m, large(), large()} {
+		if _, errs := a.Mail.Send(t.Context(), []wire.Mail{one}); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
 	}
 	read := func(n *testNode, box string, settle func(d wire.DeliveredMail) wire.SettleMail) {
 		t.Helper()
@@ -145,16 +156,29 @@ func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 		if err != nil || len(given) != 1 {
 			t.Fatalf("%s was given %v, %v", box, given, err)
 		}
+		if given[0].Mail.Digest != "" {
+			r, mail, err := n.Mail.DeliveredBody(t.Context(), box, "", given[0].Lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if n, err := io.Copy(io.Discard, r); err != nil || n != mail.Size {
+				t.Fatalf("%d bytes of a body of %d, %v", n, mail.Size, err)
+			}
+		}
 		if _, err := n.Mail.Settle(t.Context(), box, "", settle(given[0])); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ack := func(d wire.DeliveredMail) wire.SettleMail { return wire.SettleMail{Ack: []string{d.Lease}} }
-	read(b, "ceo", ack)
-	read(b, "ceo", func(d wire.DeliveredMail) wire.SettleMail {
+	refuse := func(d wire.DeliveredMail) wire.SettleMail {
 		return wire.SettleMail{Nack: []wire.NackMail{{Lease: d.Lease, Reason: "bad", Final: true}}}
-	})
-	read(a, "me", ack) // the bounce
+	}
+	for range 2 {
+		read(b, "ceo", ack)
+		read(b, "ceo", refuse)
+		read(a, "me", ack) // the bounce
+	}
 	wantNoContent(t, map[string]*testNode{"a": a, "b": b}, logs, body, base64.StdEncoding.EncodeToString([]byte(body)))
 }
 
