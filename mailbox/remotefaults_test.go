@@ -335,6 +335,31 @@ func TestHandleThatIsSentToNobody(t *testing.T) {
 	})
 }
 
+// A peer that does not take any answers has no more messages here than there is a limit for.
+func TestLimitOfMessagesWithoutAnAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		x := f.exchanges.with(f.beta)
+		stream, closeStream := context.WithCancel(t.Context())
+		payload, err := proto.Encode(nil, &proto.Settle{Ref: 1, Box: "agent:none@" + f.self.String(), Settlements: []*proto.Settlement{{Seq: 1, Boot: 1, Delivery: 1, Verb: proto.SettleAck}}})
+		f.must(err)
+		send := func() error {
+			return f.Receive(stream, f.beta, &proto.Message{Type: proto.TypeSettle, Payload: payload})
+		}
+		for range 4096 {
+			f.must(send())
+		}
+		if err := send(); !errors.Is(err, ErrTooManyBundles) {
+			t.Errorf("message 4097: %v, want %v", err, ErrTooManyBundles)
+		}
+		closeStream()
+		link, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		if err := f.messages.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 {
+			t.Errorf("%d messages are left: %v", len(x.arrivals), err)
+		}
+	})
+}
+
 // A peer that does not take the answers to its settlements keeps no more of them here than there
 // is a limit for; what a node of this version has on its way is below it.
 func TestLimitOfAnswersToSettlements(t *testing.T) {

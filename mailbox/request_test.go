@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -386,4 +387,39 @@ func TestReplyBoxThatIsPolled(t *testing.T) {
 			t.Error("the box was not removed")
 		}
 	})
+}
+
+// TestLimitsOfAReplyBox checks how many replies wait in one box, and how many bytes: one more is
+// refused with FULL, and what waits is given.
+func TestLimitsOfAReplyBox(t *testing.T) {
+	for _, tt := range []struct{ body, most int }{
+		{1, 10_000},
+		{128 << 10, 64 << 20 / (128 << 10)},
+	} {
+		bubble(t, func(t *testing.T, f *fixture) {
+			reply, err := f.NewReplyBox(t.Context(), wire.NewReplyBox{})
+			f.must(err)
+			sent := 0
+			for refused := false; !refused; {
+				batch := make([]wire.Mail, 64)
+				for i := range batch {
+					batch[i] = wire.Mail{To: reply.Box, Body: make([]byte, tt.body)}
+				}
+				_, errs := f.Send(t.Context(), batch)
+				for _, err := range errs {
+					if err == nil {
+						sent++
+					} else if refused = true; !errors.Is(err, wire.ErrFull) {
+						t.Fatalf("after %d replies: %v, want FULL", sent, err)
+					}
+				}
+			}
+			if sent > tt.most || sent < tt.most*99/100 {
+				t.Errorf("%d replies of %d bytes wait, want %d at most", sent, tt.body, tt.most)
+			}
+			given, err := f.Lease(t.Context(), reply.Box, "", wire.LeaseMail{Max: 1})
+			f.must(err)
+			f.ack(reply.Box, "", given[0])
+		})
+	}
 }
