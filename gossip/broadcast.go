@@ -15,7 +15,9 @@ import (
 
 const (
 	describeEvery = 2 * time.Second  // between two calls of Config.Self
-	loadEvery     = 5 * time.Second  // minimum between two records that differ only in the work
+	relaysEvery   = 5 * time.Second  // minimum between two records that differ only in the relays, of which one stays
+	workEvery     = 5 * time.Second  // minimum between two that differ only in the work
+	workShare     = time.Second / 3  // minimum between two such records of all members
 	measuredEvery = time.Minute      // minimum between two that differ only in measurements, which vary at rest, and random up to twice that
 	measuredShare = 2 * time.Second  // minimum between two such records of all members: each crosses every link several times
 	relaysSpread  = 10 * time.Second // within which a change of the relays is published, at random, while one of them stays
@@ -98,7 +100,7 @@ func (r *Runner) describeLoop(ctx context.Context) error {
 func (r *Runner) Describe() {
 	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
-		if r.self.leaving || !r.self.due(own, now, measuredInterval(r.core.alive+1)) {
+		if r.self.leaving || !r.self.due(own, now, intervalsAmong(r.core.alive+1)) {
 			return nil
 		}
 		r.self = selfRecord{info: own, at: now, spread: r.core.rand.Float64()}
@@ -106,20 +108,23 @@ func (r *Runner) Describe() {
 	})
 }
 
-// measuredInterval returns the minimum time between two records of one of n members that differ
-// only in measurements. In a mesh of more than 30 it grows with n, so that the links do not carry
-// more of them than there.
-func measuredInterval(n int) time.Duration {
-	return max(measuredEvery, time.Duration(n)*measuredShare)
+// Intervals are the minimum times between two records that differ only in the work, and only in
+// measurements.
+type intervals struct{ work, measured time.Duration }
+
+// intervalsAmong returns those of one of n members. In a large mesh they grow with n, so that the
+// links do not carry more of such records than in one of 15, and of 30.
+func intervalsAmong(n int) intervals {
+	return intervals{work: max(workEvery, time.Duration(n)*workShare), measured: max(measuredEvery, time.Duration(n)*measuredShare)}
 }
 
-// due reports whether s is replaced now by a record with p; measured is at least between two that
-// differ only in measurements. What a change of the network lets all measure at once, or the death
-// of a relay, they do not all publish at once: a narrow link could not take it.
-func (s *selfRecord) due(p Self, now, measured time.Duration) bool {
-	age := s.info.minAge(p)
-	if age == measuredEvery {
-		age = measured + time.Duration(s.spread*float64(measured))
+// due reports whether s is replaced now by a record with p. What a change of the network lets all
+// measure at once, or the death of a relay, they do not all publish at once: a narrow link could not
+// take it.
+func (s *selfRecord) due(p Self, now time.Duration, among intervals) bool {
+	age := s.info.minAge(p, among)
+	if age == among.measured {
+		age += time.Duration(s.spread * float64(age))
 	}
 	switch {
 	case slices.Equal(s.info.Relays, p.Relays):
@@ -142,15 +147,17 @@ func (o Self) sameExceptRelays(p Self) bool {
 
 // minAge returns the minimum age of a record with o before it is replaced by one with p. While
 // one of the relays stays, the node is reached through it.
-func (o Self) minAge(p Self) time.Duration {
+func (o Self) minAge(p Self, among intervals) time.Duration {
 	sameRelays := slices.Equal(o.Relays, p.Relays)
 	switch {
 	case !o.sameExceptRelays(p) || !sameRelays && !slices.ContainsFunc(o.Relays, func(r proto.PeerID) bool { return slices.Contains(p.Relays, r) }):
 		return 0
-	case !sameRelays || workChanged(o.Load, p.Load) || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
-		return loadEvery
+	case !sameRelays || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
+		return relaysEvery
+	case workChanged(o.Load, p.Load):
+		return among.work
 	case machineChanged(o.Load, p.Load) || hopsChanged(o.Hops, p.Hops):
-		return measuredEvery
+		return among.measured
 	}
 	return math.MaxInt64
 }

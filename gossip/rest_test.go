@@ -62,7 +62,7 @@ func newRestMesh(t *testing.T, size int) *restMesh {
 	r := &restMesh{sim: newSim(1, size, testTuning()), at: make([]*restNode, size)}
 	r.record, r.root = restSizes(t)
 	r.until(time.Minute, func() bool { return r.agree(actualStatus) && r.equal() })
-	every, rootInterval := measuredInterval(size), max(r.t.SyncInterval, time.Duration(size)*rootEvery)
+	every, rootInterval := intervalsAmong(size).measured, max(r.t.SyncInterval, time.Duration(size)*rootEvery)
 	for i, n := range r.nodes { // some time after the first contact: what was new then has been told
 		n.core.rumors.waiting = nil
 		n.core.timers.root = r.now + time.Duration(r.rand.Int64N(int64(rootInterval)))
@@ -156,7 +156,7 @@ func (r *restMesh) describe(n *simNode) {
 	self := &r.at[n.i].self
 	busier := self.info
 	busier.Load = &proto.Load{CpuPermille: 1000 - self.info.Load.GetCpuPermille()}
-	if self.due(busier, r.now, measuredInterval(len(r.nodes))) {
+	if self.due(busier, r.now, intervalsAmong(len(r.nodes))) {
 		*self = selfRecord{info: busier, at: r.now, spread: r.rand.Float64()}
 		r.records++
 		r.act(n, n.core.Revise(r.now))

@@ -43,7 +43,7 @@ func newScene(t *testing.T, of situation, size int) *scene {
 			s.mesh.Behind(of.behind, s.at)
 		}
 		cfg.Net.Relay = !of.noRelays
-		sc.watch(s, cfg)
+		sc.watch(s, cfg, of.busy)
 	})
 	return sc
 }
@@ -72,9 +72,16 @@ func (sc *scene) relayOf(a, b *simNode) *simNode {
 	return sc.nodes[i]
 }
 
-// watch notes what gossip reports at a node.
-func (sc *scene) watch(s *simNode, cfg *Config) {
+// watch notes what gossip reports at a node. If busy, the node tells of other work every 4 s.
+func (sc *scene) watch(s *simNode, cfg *Config, busy bool) {
 	cfg.Simulated.Gossip = func(c *gossip.Config) {
+		if self := c.Self; busy {
+			c.Self = func() gossip.Self {
+				own := self()
+				own.Load = &proto.Load{Slots: 4, Busy: uint32(time.Now().Unix() / 4 % 2 * 4)}
+				return own
+			}
+		}
 		next := c.Changed
 		c.Changed = func(e gossip.Event) {
 			if e.Kind == gossip.Changed {

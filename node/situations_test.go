@@ -20,6 +20,7 @@ type situation struct {
 	link     transporttest.Link
 	last     transporttest.NodeLink // of the last node, from its first start on
 	noRelays bool
+	busy     bool                           // the work of each node changes all the time
 	apart    bool                           // the last node need not know all others at first
 	behind   transporttest.Kind             // of the NATs of the last two nodes
 	run      func(sc *scene, a, b *simNode) // b is the last node, a the one before it
@@ -53,6 +54,7 @@ var situations = []situation{
 	{name: "a member gets 256 kbit-s and a long queue in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesNarrow(5*time.Minute, 4*time.Minute, 0.256, 150*kB, 1)},
 	{name: "a member gets 64 kbit-s in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesNarrow(5*time.Minute, 4*time.Minute, 0.064, 24*kB, 1)},
 	{name: "a member gets 64 kbit-s at once in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesNarrow(0, 6*time.Minute, 0.064, 24*kB, 0.97)},
+	{name: "a member gets 64 kbit-s at once among 15 whose work changes", nodes: 15, link: lanLink, last: narrow(1000, 0), busy: true, run: becomesNarrow(0, 4*time.Minute, 0.064, 24*kB, 0.97)},
 	{name: "a member gets 64 kbit-s and a long queue in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesTooNarrow},
 	{name: "a member joins 15 with 256 kbit-s", nodes: 15, link: lanLink, last: narrow(0.256, 0), apart: true, run: joinsNarrow(2*time.Minute, 2*time.Minute, 1)},
 	{name: "a member joins 15 with 256 kbit-s and a long queue", nodes: 15, link: lanLink, last: narrow(0.256, 150*kB), apart: true, run: joinsNarrow(2*time.Minute, 2*time.Minute, 1)},

@@ -41,6 +41,7 @@ type conn struct {
 	meter       connMeter
 	hole        blackHole
 	pace        pace
+	rumors      rumorPace
 	thinned     bool // hardly anything is sent; used by the heartbeat alone
 }
 
@@ -70,6 +71,7 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 		pendingAcks: pendingAcks{wake: make(chan struct{}, 1)},
 	}
 	c.since = clk.Mono()
+	c.rumors = rumorPace{clock: clk, ping: c.askRTT}
 	c.touch()
 	c.answer()
 	return c

@@ -129,6 +129,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.answer()
 			c.rtt.Store(int64(rtt))
+			c.rumors.measured(rtt)
 			if c.direct() || !c.loaded() {
 				c.meter.addRTT(rtt)
 			}

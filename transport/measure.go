@@ -127,7 +127,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 			case c.reservedAt.Load() == 0:
 				others = append(others, c)
 			case !answered:
-				t.askRTT(c)
+				c.askRTT()
 			}
 			if t.isSpare(c) {
 				t.log.Info("closing the relayed path: a better one is in use", "peer", c.peer, "path", pathOf(c))
@@ -136,7 +136,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 		}
 		slices.SortFunc(others, func(a, b *conn) int { return a.peer.Compare(b.peer) })
 		for _, c := range turns.next(others, othersAsked) {
-			t.askRTT(c)
+			c.askRTT()
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (n *turn) next(all []*conn, most int) (next []*conn) {
 }
 
 // askRTT sends a PING, so that the next sample of c has a round trip.
-func (t *Transport) askRTT(c *conn) {
+func (c *conn) askRTT() {
 	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 }
 

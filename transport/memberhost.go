@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -37,6 +38,8 @@ type memberHost struct {
 	host.Host
 	self     proto.PeerID
 	log      *slog.Logger
+	met      *metrics
+	peers    *peerTable
 	members  *members
 	guard    func(network.StreamHandler) network.StreamHandler // serves members only
 	dialer   *dialer
@@ -143,12 +146,20 @@ func (c *memberHost) SetStreamHandlerMatch(id protocol.ID, match func(protocol.I
 	c.Host.SetStreamHandlerMatch(id, match, c.guard(h))
 }
 
-// NewStream opens a stream to a member that is connected.
+// NewStream opens a stream to a member that is connected. That of gossipsub withholds rumors on
+// a slow link.
 func (c *memberHost) NewStream(ctx context.Context, p peer.ID, ids ...protocol.ID) (network.Stream, error) {
 	if !c.members.verified(p) {
 		return nil, errStranger
 	}
-	return c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
+	s, err := c.Host.NewStream(network.WithNoDial(ctx, "members are connected"), p, ids...)
+	if err != nil || !slices.Contains(pubsub.GossipSubDefaultProtocols, ids[0]) {
+		return s, err
+	}
+	if k := c.peers.connOf(s); k != nil {
+		s = &rumorStream{Stream: s, pace: &k.rumors, met: c.met}
+	}
+	return s, nil
 }
 
 // Connect dials and returns after both hellos. A peer that others named proves with its

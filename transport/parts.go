@@ -51,7 +51,7 @@ func (t *Transport) attach() error {
 		t.reach.autonat.Store(&h)
 	}
 	t.disc.host = &memberHost{
-		Host: t.host, self: t.self, log: t.log, members: t.members, guard: t.guards.onlyMembers, dialer: t.dialer, found: t.disc.found,
+		Host: t.host, self: t.self, log: t.log, met: t.met, peers: t.peers, members: t.members, guard: t.guards.onlyMembers, dialer: t.dialer, found: t.disc.found,
 	}
 	if t.cfg.MDNS {
 		t.disc.lan = newLAN(&t.disc, t.host, t.local)

@@ -37,7 +37,7 @@ var layers = map[string]int{
 
 // owners has the only packages that may import a library (by path prefix).
 var owners = map[string][]string{
-	"google.golang.org/protobuf":                              {"proto"},
+	"google.golang.org/protobuf":                              {"proto", "transport"}, // transport: for RPCs of gossipsub
 	"filippo.io/age":                                          {"datadir"},
 	"github.com/libp2p":                                       {"transport"},
 	"github.com/multiformats":                                 {"transport"},
