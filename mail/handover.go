@@ -184,11 +184,11 @@ func (c *Copying) tail() [][]byte {
 // Next returns the next piece; one without records is the end. The error wraps
 // [store.ErrNotFound] or [store.ErrCorrupt] if a mail that waits or is dead cannot be read.
 func (c *Copying) Next(ctx context.Context) (p Piece, err error) {
-	var mails []box.CopiedMail
-	for len(c.rest) == 0 && len(mails) == 0 {
+	for len(c.rest) == 0 {
 		if c.done {
 			return p, nil
 		}
+		var mails []box.CopiedMail
 		if err := c.b.call(ctx, func(box.Now) {
 			if c.step != nil {
 				c.rest = c.step(c)
@@ -198,9 +198,11 @@ func (c *Copying) Next(ctx context.Context) (p Piece, err error) {
 		}); err != nil {
 			return p, err
 		}
-	}
-	if len(mails) > 0 {
-		return c.mails(ctx, mails)
+		if len(mails) > 0 { // none of them may be left: that is not the end
+			if p, err = c.mails(ctx, mails); err != nil || len(p.Records) > 0 {
+				return p, err
+			}
+		}
 	}
 	size := 0
 	for len(c.rest) > 0 && len(p.Records) < maxPieceLen && (len(p.Records) == 0 || size+len(c.rest[0]) <= maxPiece) {

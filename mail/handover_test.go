@@ -511,3 +511,41 @@ func TestHandoverOfAnUnreadableMail(t *testing.T) {
 		})
 	}
 }
+
+// A mail that is done and that the disk has lost stays behind alone, also if its piece has no
+// other one: dead letters and the numbers of chains go to the new home.
+func TestHandoverOfAPieceThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		if err := h.at.SetBox(t.Context(), box.BoxSettings{Name: h.name, Kind: box.Mailbox, Keep: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		long := "a mail that is done" + strings.Repeat(".", lookingMails) // it fills a piece
+		h.at.send(h.name, "a mail that dies", long)
+		given, _ := h.at.next(h.at.read(h.name, 2), 2)
+		h.at.settle(h.name, given[0], box.Final, proto.CodeOK)
+		h.at.settle(h.name, given[1], box.Ack, proto.CodeOK)
+		taken := &proto.Bundle{Number: 1, Box: h.name, Chain: proto.Normal, Runs: []*proto.Run{{Boot: 5, First: 1, Count: 1}}, Letters: h.at.letter("taken", nil)}
+		h.at.take(taken, nil)
+		h.at.restart()
+		damage(t, h.at.dir, "a mail that is done")
+		h.must(h.steps())
+		dead := 0
+		if err := h.to.View(t.Context(), func(s *box.State) {
+			id, _ := s.Find(h.name)
+			for range s.DeadLetters(id, 0, 0) {
+				dead++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if dead != 1 {
+			t.Errorf("%d dead letters at the new home, want 1; the old home has the box: %v", dead, h.at.Has(h.name))
+		}
+		taken.Generation = 2
+		h.to.take(taken, nil) // its answer was lost: it is sent again
+		if i := h.to.info(h.name); i.Waiting != 1 {
+			t.Errorf("%d mails wait, want 1: the mail was taken again", i.Waiting)
+		}
+	})
+}
