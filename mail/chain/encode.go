@@ -63,7 +63,8 @@ func (n *boxNotes) append(dst []byte) []byte {
 	return dst
 }
 
-// Decode reads what [Home.Append] writes, and nothing else. The error is ErrNotes.
+// Decode reads what [Home.Append] writes, and origins without boxes, which it leaves out. The error
+// is ErrNotes.
 func Decode(b []byte) (*Home, error) {
 	d := &decoder{rest: b}
 	if v := d.bytes(1); len(v) == 1 && v[0] != version {
@@ -94,7 +95,6 @@ type decoder struct {
 
 func (d *decoder) origin(h *Home, origin proto.PeerID) {
 	boxes, before := d.count(MaxBoxes), ""
-	d.check(boxes > 0, "an origin without boxes")
 	for range boxes {
 		box := string(d.bytes(int(d.below(MaxBox + 1))))
 		if d.check(box > before, "boxes out of order"); d.err != nil {

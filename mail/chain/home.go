@@ -117,7 +117,7 @@ func (b *bootNote) refused(n uint64) (proto.Code, bool) {
 // milliseconds. Of an origin with too many boxes, those without numbers are forgotten: they may
 // be gone.
 func (h *Home) Forget(now int64) {
-	for _, boxes := range h.origins {
+	for origin, boxes := range h.origins {
 		for _, notes := range boxes {
 			for i, boots := range notes.chains {
 				notes.chains[i] = slices.DeleteFunc(boots, func(b bootNote) bool {
@@ -131,6 +131,9 @@ func (h *Home) Forget(now int64) {
 		}
 		if len(boxes) >= MaxBoxes {
 			maps.DeleteFunc(boxes, func(_ string, notes *boxNotes) bool { return notes.isEmpty() })
+		}
+		if len(boxes) == 0 {
+			delete(h.origins, origin)
 		}
 	}
 }
