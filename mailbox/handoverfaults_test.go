@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -299,6 +300,32 @@ func TestMailOfTheNewHomeInOrder(t *testing.T) {
 		}
 		if got := p.beta.drain("desk"); !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+// A dead letter of a box that is on its way to another home is not sent again here, where it cannot
+// be marked, and there.
+func TestRedriveDuringAHandoff(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		p.alpha.mailbox("fixer", nil)
+		p.alpha.dead("desk", 1)
+		var once sync.Once
+		p.onWay(func(m *proto.BoxPart) {
+			if m.GetNumber() == 2 {
+				once.Do(func() {
+					_, err := p.alpha.Redrive(t.Context(), "desk", "", wire.RedriveMail{To: "agent:fixer"})
+					p.alpha.refused(err, wire.ErrRefused, "on its way to another home")
+				})
+			}
+		}, nil)
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.must(err)
+		dead, _, err := p.beta.Mails(t.Context(), "agent:desk", "", wire.MailQuery{State: "DEAD"})
+		p.alpha.must(err)
+		if n := p.alpha.box("agent:fixer").Waiting; len(dead) != 1 || n > 0 && !dead[0].Redriven {
+			t.Errorf("it was sent again %d times, and at the new home it is %+v: there it is sent once more", n, dead)
 		}
 	})
 }

@@ -65,7 +65,7 @@ func (b *Boxes) buildViews(parts Parts) {
 	b.reasons = &reasons{
 		self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: runners, lookup: b.lookup, receipts: receipts,
 	}
-	b.redriver = &redriver{clock: cfg.Clock, audit: cfg.Audit, places: b.places, bodies: b.bodies, mailer: b.mailer, lookup: b.lookup}
+	b.redriver = &redriver{clock: cfg.Clock, audit: cfg.Audit, places: b.places, rules: b.rules, bodies: b.bodies, mailer: b.mailer, lookup: b.lookup}
 	b.clearing = &clearing{self: cfg.Self, audit: cfg.Audit, book: parts.Book, places: b.places}
 	b.handlers = &handlers{
 		self: cfg.Self, clock: cfg.Clock, log: cfg.Logger, fail: cfg.Fail, want: parts.Want, programs: parts.Programs,

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/balefire/balefire/clock"
@@ -28,11 +27,10 @@ type redriver struct {
 	clock  clock.Clock
 	audit  func(ctx context.Context, action, what string) error
 	places *places
+	rules  *rules
 	bodies *letterBodies
 	mailer *mailer
 	lookup *lookup
-
-	mu sync.Mutex // held while a dead letter is sent again: another call finds it marked
 }
 
 // redrive is [Boxes.Redrive].
@@ -139,19 +137,27 @@ func missing(seqs []uint64, due []found) error {
 }
 
 // once sends a dead letter again and marks it, unless another call has done so: then again
-// is true.
+// is true. The box does not leave between the two.
 func (x *redriver) once(ctx context.Context, k *mail.Broker, p place, sub string, f found, to place) (sent wire.SentMail, again bool, err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.rules.changing.Lock()
+	defer x.rules.changing.Unlock()
+	if k.HandoverOf(p.name).IsLeaving() {
+		return sent, false, fmt.Errorf("%w: %s is on its way to another home: try again when it is there", wire.ErrRefused, p.text)
+	}
+	isHere := false
 	if err := k.View(ctx, func(s *box.State) {
 		subID, _ := s.FindSub(f.box, sub)
 		for d := range s.DeadLetters(f.box, subID, f.info.Seq) {
-			if again = d.Seq == f.info.Seq && d.Redriven; d.Seq >= f.info.Seq {
+			if isHere = d.Seq == f.info.Seq; d.Seq >= f.info.Seq {
+				again = isHere && d.Redriven
 				return
 			}
 		}
 	}); err != nil || again {
 		return sent, again, err
+	}
+	if !isHere {
+		return sent, false, fmt.Errorf("%w: there is no such dead letter any more", wire.ErrNotFound)
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that leaves does not come between the mail and the mark
 	if sent, err = x.sendAgain(ctx, k, f, to); err == nil {

@@ -20,7 +20,7 @@ type rules struct {
 	members inbox.Members
 	changed chan struct{} // they were read
 
-	changing sync.Mutex                       // held while the settings of a box are read and changed
+	changing sync.Mutex                       // held while the settings of a box are read and changed, and while a dead letter is sent again and marked
 	all      atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 }
 
