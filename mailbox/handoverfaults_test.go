@@ -329,3 +329,35 @@ func TestRedriveDuringAHandoff(t *testing.T) {
 		}
 	})
 }
+
+// A box whose new home does not serve it yet cannot be removed there: its old home would keep it, and
+// wait for good.
+func TestRemoveBeforeItIsServed(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		var broken atomic.Bool
+		p.beta.stop()
+		p.beta.fail = func(point string) error {
+			if point == PointServe && broken.Load() {
+				return errDies
+			}
+			return nil
+		}
+		p.start(p.beta)
+		p.named("desk", nil)
+		p.alpha.mail("agent:desk", "x", nil)
+		broken.Store(true)
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.must(err)
+		p.beta.refused(p.beta.Remove(t.Context(), "desk"), wire.ErrRefused, "on its way here from")
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		p.beta.must(p.beta.Remove(t.Context(), "desk"))
+		p.alpha.must(p.alpha.names.Remove(t.Context(), "agent:desk")) // it hears of that
+		time.Sleep(time.Minute)
+		if k := p.alpha.ledger.broker(); k.Has("agent:desk") {
+			t.Errorf("the old home has it: %+v", k.HandoverOf("agent:desk"))
+		}
+		_, err = p.beta.SetMailbox(t.Context(), "desk", wire.MailboxSettings{Named: true})
+		p.beta.must(err)
+	})
+}

@@ -259,6 +259,9 @@ func (x *settings) remove(ctx context.Context, name string) error {
 	x.rules.changing.Lock()
 	defer x.rules.changing.Unlock()
 	ctx = context.WithoutCancel(ctx)
+	if err := x.copies.checkComing(p, nil); err != nil {
+		return err // its old home has it until it is served here
+	}
 	err = k.RemoveBox(ctx, p.name)
 	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
