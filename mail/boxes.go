@@ -105,11 +105,11 @@ func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 		return &RefusedError{proto.CodeBadForm, settings.Name + " is a spool: it has no settings of its own"}
 	}
 	_, err := b.change(ctx, func(box.Now) error {
-		id, ok := b.state.Find(settings.Name)
-		if !ok {
-			id = b.state.NewBox()
+		if id, ok := b.state.Find(settings.Name); ok {
+			b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+		} else {
+			b.out.Records = append(b.out.Records, b.state.AppendNewBox(nil, b.state.NewBox(), &settings))
 		}
-		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
 		return nil
 	})
 	return err

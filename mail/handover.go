@@ -419,7 +419,7 @@ func (b *Broker) Serve(ctx context.Context, name string, generation uint64) erro
 		}
 		s, _ := b.state.Settings(id)
 		s.Name, s.Generation, s.Handover.Stage = name, generation, box.Came
-		b.out.Records = append(b.out.Records, box.AppendServe(nil, id, &s))
+		b.out.Records = append(b.out.Records, b.state.AppendServe(nil, id, &s))
 		return nil
 	})
 	return err

@@ -103,3 +103,27 @@ func TestAReaderLeasesTheRestOfLargeMail(t *testing.T) {
 		}
 	})
 }
+
+// I23: an acknowledgement of a delivery of a box that was removed ends no mail of the box that has its
+// name now.
+func TestHandleOfARemovedBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "of the first box")
+		old := f.first("agent:ceo")
+		if err := f.RemoveBox(t.Context(), "agent:ceo"); err != nil {
+			t.Fatal(err)
+		}
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "of the second box")
+		f.restart()
+		r, err := f.Settle(t.Context(), "agent:ceo", "", []Settlement{{Handle: old.Handle, Op: box.Ack}})
+		if err != nil || r[0].Code == proto.CodeOK {
+			t.Errorf("acknowledged: %+v, %v", r, err)
+		}
+		if got := f.all("agent:ceo"); len(got) != 1 {
+			t.Errorf("%q was never delivered: got %q", "of the second box", got)
+		}
+	})
+}

@@ -11,12 +11,18 @@ import (
 func (s *State) applyBox(h head, d decoder, out *Output) error {
 	r := Result{Box: h.box}
 	switch op := d.u8(); op {
-	case boxSet:
+	case boxSet, boxMake:
+		given := uint64(0)
+		if op == boxMake {
+			given = d.u64()
+		}
 		settings := d.boxSettings()
 		if !d.done() || h.sub != 0 || h.box == 0 {
 			return bad(TypeBox)
 		}
-		r = s.setBox(h.box, settings, out)
+		if r = s.setBox(h.box, settings, out); r.Code == proto.CodeOK && !r.Duplicate {
+			s.boxes[h.box].given = given
+		}
 	case boxRemove:
 		if !d.done() || h.sub != 0 || h.box == 0 {
 			return bad(TypeBox)
@@ -73,7 +79,7 @@ func (s *State) setBox(id BoxID, settings BoxSettings, out *Output) Result {
 		return refuse(proto.CodeFull, "too many boxes")
 	}
 	s.nextBox++
-	b := &box{id: id, settings: settings, next: 1, nextSub: 1}
+	b := &box{id: id, settings: settings, next: 1, nextSub: 1, starts: []started{{s.boot, 1}}}
 	s.boxes[id], s.names[settings.Name] = b, id
 	if settings.Kind == Mailbox {
 		b.subs = []*sub{newSub(b, 0, SubSettings{})}

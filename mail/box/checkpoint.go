@@ -9,7 +9,7 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x07"
+const checkpointMagic = "BFBOXES\x08"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -21,6 +21,7 @@ func (s *State) Save(w io.Writer) error {
 	c.u64(uint64(s.ranPast))
 	c.u64(uint64(s.ran))
 	c.u64(uint64(s.at))
+	c.boots(s.boots)
 	c.count(len(s.peers))
 	for _, p := range s.peers {
 		c.b = append(c.b, p[:]...)
@@ -95,6 +96,8 @@ func (c *saver) box(b *box) {
 	c.b = b.settings.append(c.b)
 	c.u64(b.next)
 	c.u32(uint32(b.nextSub))
+	c.starts(b.starts)
+	c.u64(b.given)
 	for state := Done; state < mailStates; state++ {
 		c.u64(b.ended[state])
 	}

@@ -125,7 +125,7 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	to.credit--
 	to.held++
 	s.watch(u, seq, d)
-	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Class: m.class(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.first, Until: d.until}
+	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Class: m.class(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.newest().first, Until: d.until}
 	if r := u.retries[seq]; r != nil {
 		x.Attempt, x.Redelivered = r.attempts+1, true
 	}

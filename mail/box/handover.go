@@ -114,6 +114,7 @@ type part struct {
 	seqs     []uint64
 	done     []uint32 // of partKept: Unix seconds; 0: not known
 	notes    []byte
+	given    uint64 // of partServe: deliveries of this start before it
 	box      BoxSettings
 }
 
@@ -156,6 +157,7 @@ func appendPart(dst []byte, id BoxID, sub SubID, p *part) []byte {
 	case partChains:
 		c.b = append(c.b, p.notes...)
 	case partServe:
+		c.u64(p.given)
 		c.b = p.box.append(c.b)
 	}
 	return append(dst, finish(c.b, 0)...)
@@ -201,7 +203,7 @@ func (d *decoder) part() *part {
 	case partChains:
 		p.notes, d.b = d.b, nil
 	case partServe:
-		p.box = d.boxSettings()
+		p.given, p.box = d.u64(), d.boxSettings()
 	default:
 		d.check(p.op == partLeave)
 	}
@@ -223,7 +225,7 @@ func (s *State) applyPart(h head, d decoder, out *Output) error {
 	case !b.settings.Handover.IsCopy():
 		r = refuse(proto.CodeBusy, "the box does not come from another home")
 	case p.op == partServe:
-		r = s.serve(b, p.box, out)
+		r = s.serve(b, p, out)
 	case p.op == partLeave || b.settings.Handover.Stage == Whole:
 		r = refuse(proto.CodeBusy, "all of the box is there")
 	default:
@@ -415,8 +417,8 @@ func (s *State) drop(b *box, seq uint64) {
 }
 
 // serve lets a copy be the box that it is one of. A lease of another home is none here.
-func (s *State) serve(b *box, settings BoxSettings, out *Output) Result {
-	was := b.settings
+func (s *State) serve(b *box, p *part, out *Output) Result {
+	was, settings := b.settings, p.box
 	switch {
 	case was.Handover.Stage != Whole:
 		return refuse(proto.CodeBusy, "not all of the box is there")
@@ -428,7 +430,7 @@ func (s *State) serve(b *box, settings BoxSettings, out *Output) Result {
 	delete(s.names, was.Name)
 	s.names[settings.Name] = b.id
 	s.chains.Rename(was.Name, settings.Name)
-	b.settings = settings
+	b.settings, b.starts, b.given = settings, []started{{s.boot, 1}}, p.given
 	s.served.note(settings.Handover.ID)
 	s.trim(b)
 	b.wake(out)
@@ -570,8 +572,8 @@ func PartSize(rec []byte) int64 {
 }
 
 // AppendServe appends a PART record to dst: a copy that is whole is served, with settings.
-func AppendServe(dst []byte, id BoxID, settings *BoxSettings) []byte {
-	return appendPart(dst, id, 0, &part{op: partServe, box: *settings})
+func (s *State) AppendServe(dst []byte, id BoxID, settings *BoxSettings) []byte {
+	return appendPart(dst, id, 0, &part{op: partServe, given: s.given, box: *settings})
 }
 
 // AppendLeave appends a PART record to dst: a box that is still, or a copy, is gone from here.

@@ -105,7 +105,7 @@ func (b *bench) serve(id BoxID) Result {
 	b.apply(AppendBox(nil, id, &whole))
 	whole.Handover.Stage, whole.Generation = Came, 2
 	whole.Name = strings.TrimPrefix(whole.Name, CopyPrefix)
-	return b.apply(AppendServe(nil, id, &whole))
+	return b.apply(b.s.AppendServe(nil, id, &whole))
 }
 
 // sameParts reports whether two boxes have the same, but for the places of their mails.
@@ -361,7 +361,7 @@ func TestBadParts(t *testing.T) {
 	for name, rec := range map[string][]byte{
 		"of another box":   appendPart(nil, 3, 0, &part{op: partCounts, next: 1, nextSub: 1}),
 		"that removes it":  AppendLeave(nil, 0),
-		"that serves it":   AppendServe(nil, 0, &BoxSettings{Name: "x", Kind: Mailbox}),
+		"that serves it":   New(nil).AppendServe(nil, 0, &BoxSettings{Name: "x", Kind: Mailbox}),
 		"that is an ack":   appendAck(nil, 0, 0, []uint64{1}),
 		"that is a mail":   AppendMail(nil, &Mail{Letter: make([]byte, 60)}),
 		"without its end":  mail[:len(mail)-1],

@@ -30,6 +30,11 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	s.nextBox = BoxID(d.u32())
 	s.limits = d.limits()
 	s.boot, s.ranPast, s.ran, s.at = d.u64(), d.time(), d.time(), d.time()
+	if s.boots = d.boots(); len(s.boots) > 0 {
+		d.check(s.boots[len(s.boots)-1] == s.boot)
+	} else {
+		d.check(s.boot == 0)
+	}
 	d.check(s.nextBox > 0 && s.ranPast <= maxPast && s.ran <= maxRan)
 	for range d.count(len(proto.PeerID{}), MaxOrigins) {
 		p := proto.PeerID(d.array32())
@@ -89,6 +94,7 @@ func (d *decoder) dedupe(x *dedupe) {
 func (d *decoder) box(s *State) {
 	b := &box{id: BoxID(d.u32()), settings: d.boxSettings(), next: d.u64(), nextSub: SubID(d.u32n(1<<16 - 1))}
 	d.check(b.id > 0 && b.id < s.nextBox && s.boxes[b.id] == nil && s.names[b.settings.Name] == 0 && b.next > 0 && b.next < 1<<62 && b.nextSub > 0)
+	b.starts, b.given = d.starts(s, b.next), d.u64()
 	for other := range s.boxes {
 		d.check(other < b.id)
 	}

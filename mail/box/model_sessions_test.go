@@ -54,3 +54,15 @@ func (m *model) chosen(u *modelSub, readers []*simReader, suspect bool, now Now)
 	})
 	return all[0].x
 }
+
+// mayHaveGiven reports whether a start before this one may have made a delivery.
+func (m *model) mayHaveGiven(b *modelBox, h Handle) bool {
+	since := b.made
+	switch {
+	case h.Seq >= b.first:
+		since = m.boot
+	case b.mails[h.Seq] != nil:
+		since = b.taken[h.Seq]
+	}
+	return m.boots[h.Boot] && h.Boot >= since && (h.Boot > b.made || h.N > b.given)
+}

@@ -18,8 +18,9 @@ type model struct {
 	ran    int64 // of earlier starts
 	limit  int64 // of the bytes that are kept; 0: none
 	boot   uint64
-	at     int64 // the newest time that is told
-	bootN  int64 // running time of this start
+	boots  map[uint64]bool // all starts
+	at     int64           // the newest time that is told
+	bootN  int64           // running time of this start
 	given  uint64
 	bounce int // bounces that were due
 	last   map[*Session]*modelLease
@@ -49,6 +50,9 @@ type modelBox struct {
 	ending   map[uint64]bool
 	ids      map[uint64]proto.MailID // of all mails that there were
 	first    uint64                  // of the mails of this start
+	taken    map[uint64]uint64       // the start in which a mail was taken, or came here
+	made     uint64                  // and the box
+	given    uint64                  // deliveries of that start before it
 }
 
 type modelMail struct {
@@ -87,14 +91,14 @@ type modelLease struct {
 func newModel() *model {
 	return &model{
 		boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, last: map[*Session]*modelLease{},
-		producers: map[proto.ProducerID]*modelProducer{}, taken: map[takenMail][32]byte{},
+		producers: map[proto.ProducerID]*modelProducer{}, taken: map[takenMail][32]byte{}, boots: map[uint64]bool{},
 	}
 }
 
 func newModelBox(settings BoxSettings) *modelBox {
 	return &modelBox{
 		settings: settings, next: 1, mails: map[uint64]*modelMail{}, done: map[uint64]modelDone{}, untold: map[uint64]bool{}, receipts: map[uint64]string{},
-		dedupes: map[uint64]modelKeyed{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{},
+		dedupes: map[uint64]modelKeyed{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{}, taken: map[uint64]uint64{},
 	}
 }
 
@@ -238,7 +242,7 @@ func (m *model) settle(b *modelBox, u *modelSub, x *Settlement, now Now) proto.C
 	h := x.Handle
 	l := u.leases[h.Seq]
 	switch {
-	case h.Seq >= b.next || h.Boot > m.boot || h.Boot < m.boot && h.Seq >= b.first:
+	case h.Seq >= b.next || h.Boot > m.boot || h.Boot < m.boot && !m.mayHaveGiven(b, h):
 		return proto.CodeBadForm
 	case !b.isPending(u, h.Seq) && x.Op == Ack && !u.bad[h.Seq]:
 		return proto.CodeOK
@@ -442,7 +446,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	}
 	r.Seq = b.next
 	b.next++
-	b.mails[r.Seq], b.ids[r.Seq] = x, l.ID
+	b.mails[r.Seq], b.ids[r.Seq], b.taken[r.Seq] = x, l.ID, m.boot
 	if len(l.Dedupe) > 0 {
 		b.dedupes[r.Seq] = modelKeyed{fmt.Sprintf("%d/%s", rec.Origin, l.Dedupe), rec.At, modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}}
 		m.keys[m.key(rec, l)] = b.dedupes[r.Seq].modelKey
@@ -609,6 +613,7 @@ func (m *model) apply(rec []byte) error {
 		a := age{d.u64(), d.time(), d.time()}
 		if a.boot > m.boot {
 			m.ran, m.boot, m.bootN = m.ran+m.bootN, a.boot, 0
+			m.boots[a.boot] = true
 			for _, b := range m.boxes {
 				b.first = b.next
 			}

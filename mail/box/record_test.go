@@ -173,6 +173,10 @@ func sameHead(h head, rec []byte) bool {
 
 func reencodeBox(h head, d *decoder) ([]byte, error) {
 	switch d.u8() {
+	case boxMake:
+		s := &State{home: home{given: d.u64()}}
+		b := d.boxSettings()
+		return s.AppendNewBox(nil, h.box, &b), nil
 	case boxSet:
 		b := d.boxSettings()
 		return AppendBox(nil, h.box, &b), nil

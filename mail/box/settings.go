@@ -132,6 +132,7 @@ const (
 	boxSet = 1 + iota
 	boxRemove
 	boxLimits // of the ledger: the box is 0
+	boxMake   // with the deliveries of this start before it
 )
 
 // What a SUB record does.
@@ -145,7 +146,15 @@ const (
 	subArchived
 )
 
-// AppendBox appends a BOX record to dst that makes or changes a box: see [State.NewBox].
+// AppendNewBox appends a BOX record to dst that makes a box: see [State.NewBox].
+func (s *State) AppendNewBox(dst []byte, id BoxID, b *BoxSettings) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeBox, box: id}), boxMake)
+	return finish(b.append(appendU64(dst, s.given)), start)
+}
+
+// AppendBox appends a BOX record to dst that changes a box, or makes one that nobody reads here: a
+// spool or a copy.
 func AppendBox(dst []byte, id BoxID, b *BoxSettings) []byte {
 	start := len(dst)
 	dst = append(appendHead(dst, head{typ: TypeBox, box: id}), boxSet)

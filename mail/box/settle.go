@@ -84,7 +84,7 @@ func (u *sub) judge(s *State, x *Settlement) (r Settled, counts bool) {
 	if h.Seq == 0 || h.Seq >= u.box.next || h.Boot > s.boot || h.Boot == s.boot && (h.N == 0 || h.N > s.given) || x.Op < Ack || x.Op > Abandon || x.Delay < 0 || x.Delay > MaxDelay {
 		return Settled{Code: proto.CodeBadForm}, false
 	}
-	if h.Boot < s.boot && h.Seq >= u.box.first { // of another home, or of a mail that was lost when the disk was put back
+	if h.Boot < s.boot && !s.mayHaveGiven(u.box, h) {
 		return Settled{Code: proto.CodeBadForm}, false
 	}
 	if !u.pending(h.Seq) {

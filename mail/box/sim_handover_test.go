@@ -175,7 +175,10 @@ func (s *sim) renumber(i int, id BoxID) {
 	s.boxes[i], s.m.boxes[id] = id, b
 	delete(s.m.boxes, old)
 	b.settings, _ = s.s.Settings(id)
-	b.first, b.ending = 0, map[uint64]bool{}
+	b.first, b.made, b.given, b.ending = 0, s.m.boot, s.m.given, map[uint64]bool{}
+	for seq := range b.next {
+		b.taken[seq] = b.made
+	}
 	for _, u := range b.subs {
 		u.forgetLeases()
 	}
@@ -250,7 +253,7 @@ func (s *sim) carry(from, to *simHome, id BoxID) BoxID {
 	}
 	settings, _ = to.s.Settings(at)
 	settings.Name, settings.Generation, settings.Handover.Stage = name, 2, Came
-	if r := to.apply(s, AppendServe(nil, at, &settings)); r.Code == proto.CodeOK || from.serves(name) {
+	if r := to.apply(s, to.s.AppendServe(nil, at, &settings)); r.Code == proto.CodeOK || from.serves(name) {
 		s.failf("a copy that is not whole is served: %+v, %v", r, from.serves(name))
 	}
 	settings, _ = to.s.Settings(at)
@@ -261,7 +264,7 @@ func (s *sim) carry(from, to *simHome, id BoxID) BoxID {
 		s.failf("%s is served though it is on its way", name)
 	}
 	settings.Name, settings.Generation, settings.Handover.Stage = name, 2, Came
-	to.must(s, AppendServe(nil, at, &settings))
+	to.must(s, to.s.AppendServe(nil, at, &settings))
 	s.dies(from, to)
 	if from.serves(name) || !to.serves(name) {
 		s.failf("%s is served: %v at the old home, %v at the new one", name, from.serves(name), to.serves(name))

@@ -27,11 +27,12 @@ type State struct {
 	chains    Chains
 	dedupe    dedupe
 	producers producers
-	boot      uint64 // of the newest start
-	ranPast   int64  // milliseconds that earlier starts ran
-	ran       int64  // milliseconds that this start ran, when it was last recorded
-	at        int64  // the time in the newest record that says how long, Unix milliseconds; 0: it has none
-	undated   bool   // there may be dead letters without a time
+	boot      uint64   // of the newest start; 0: there was none
+	boots     []uint64 // of the newest starts, ascending
+	ranPast   int64    // milliseconds that earlier starts ran
+	ran       int64    // milliseconds that this start ran, when it was last recorded
+	at        int64    // the time in the newest record that says how long, Unix milliseconds; 0: it has none
+	undated   bool     // there may be dead letters without a time
 
 	home // in memory only
 }
@@ -137,8 +138,9 @@ type box struct {
 	ended    [mailStates]uint64   // mails that ended, by state
 	subs     []*sub               // ascending by id
 	nextSub  SubID
+	starts   []started       // of the home, ascending: see box.begin
+	given    uint64          // deliveries of the first of these before the box was made, or came
 	ending   map[uint64]bool // in memory only: an END was made for it
-	first    uint64          // in memory only: the sequence of the first mail of this start, or a lower one
 }
 
 // A share is what one origin has in a box.
@@ -315,10 +317,8 @@ func (s *State) applyAge(a age) {
 		return
 	}
 	if a.boot > s.boot {
-		s.boot, s.ranPast, s.ran = a.boot, min(s.ranPast+s.ran, maxPast), 0
-		for _, b := range s.boxes {
-			b.first = b.next
-		}
+		s.begin(a.boot)
+		s.ranPast, s.ran = min(s.ranPast+s.ran, maxPast), 0
 	}
 	s.ran = max(s.ran, a.ran)
 	s.dedupe.age(s.ranPast + s.ran)
