@@ -271,7 +271,7 @@ func (c *Copying) piece(p *Piece, rec []byte, seq uint64) ([]byte, error) {
 func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.Handover) error {
 	name := settings.Name
 	h.Stage = box.Copying
-	settings.Name, settings.Handover, settings.Generation = box.CopyPrefix+name, h, 0
+	settings.Name, settings.Handover, settings.Generation, settings.Closed = box.CopyPrefix+name, h, 0, false
 	if err := settings.Check(); err != nil {
 		return err
 	}

@@ -111,20 +111,11 @@ func (h *homes) setGeneration(ctx context.Context, k *mail.Broker, name string, 
 // reopen notes since which generation this node is the home of a box, and opens one that was closed
 // because it was not.
 func reopen(ctx context.Context, k *mail.Broker, name string, generation uint64) error {
-	settings, subs, err := boxAndSubs(ctx, k, name)
+	settings, _, err := boxAndSubs(ctx, k, name)
 	if err != nil {
 		return err
 	}
-	if isClosed(settings) {
-		settings.Draining = false
-		for _, u := range subs {
-			u.Settings.Paused, u.Settings.DeadAge = false, 0
-			if err := k.SetSub(ctx, name, u.Settings, box.Start{}); err != nil {
-				return err
-			}
-		}
-	}
-	settings.Generation = generation
+	settings.Closed, settings.Generation = false, generation
 	return k.SetBox(ctx, settings)
 }
 
@@ -197,29 +188,21 @@ func kindOf(name string) string {
 	return wire.BoxMailbox
 }
 
-// closeBox lets a box take and give no more mail, and its dead letters go to the archive.
+// closeBox lets a box take and give no more mail, and its dead letters go to the archive. What a
+// person set of it stays, for when its home is here again.
 func closeBox(ctx context.Context, k *mail.Broker, name string) error {
-	settings, subs, err := boxAndSubs(ctx, k, name)
-	if err != nil || isClosed(settings) {
+	settings, _, err := boxAndSubs(ctx, k, name)
+	if err != nil || settings.Closed {
 		return err
 	}
-	for _, u := range subs {
-		u.Settings.Paused, u.Settings.DeadAge = true, time.Millisecond
-		if err := k.SetSub(ctx, name, u.Settings, box.Start{}); err != nil {
-			return err
-		}
-	}
-	settings.Draining, settings.Generation = true, 0
+	settings.Closed, settings.Generation = true, 0
 	return k.SetBox(ctx, settings)
 }
-
-// isClosed reports whether a box of the mesh was closed: no home has the generation 0.
-func isClosed(s box.BoxSettings) bool { return s.Draining && s.Generation == 0 }
 
 // openSettings is settingsOf for a box that is to change, which it opens if it was closed.
 func (h *homes) openSettings(ctx context.Context, k *mail.Broker, p place) (current, error) {
 	now, err := settingsOf(ctx, k, p, "")
-	if err != nil || !now.exists || p.title == proto.TitleQueue || !isClosed(now.box) {
+	if err != nil || !now.exists || p.title == proto.TitleQueue || !now.box.Closed {
 		return now, err
 	}
 	if err := reopen(ctx, k, p.name, p.generation); err != nil {

@@ -70,7 +70,8 @@ func TestBoxThatLostItsHome(t *testing.T) {
 	}
 }
 
-// A box whose home is here again before all of it was moved takes and gives mail again.
+// A box whose home is here again before all of it was moved takes and gives mail again, and has what
+// a person set.
 func TestBoxWhoseHomeComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.stop()
@@ -79,11 +80,19 @@ func TestBoxWhoseHomeComesBack(t *testing.T) {
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Named = true })
 		f.mail("agent:ceo", "dead", nil)
 		f.kill("ceo", "", "dead")
+		f.mailbox("ceo", func(s *wire.MailboxSettings) {
+			s.Named, s.Paused, s.DeadAge = true, ptr(true), ptr(wire.Duration(time.Hour))
+		})
 		f.names.move("agent:ceo", f.beta)
 		time.Sleep(time.Minute) // the archive has no room, so that the box stays
 		f.names.move("agent:ceo", f.self)
 		time.Sleep(time.Minute)
 		f.mail("agent:ceo", "x", nil)
+		if i := f.box("agent:ceo"); *i.Settings.Draining || !*i.Subscriptions[0].Settings.Paused || *i.Subscriptions[0].Settings.DeadAge != wire.Duration(time.Hour) {
+			t.Errorf("what was set is forgotten: %+v", i)
+		}
+		_, err := f.Pause(t.Context(), "ceo", "", false)
+		f.must(err)
 		f.one("ceo", "", "x")
 		if n := f.box("agent:ceo").Subscriptions[0].Dead; n != 1 {
 			t.Errorf("%d dead letters", n)

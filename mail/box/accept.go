@@ -53,7 +53,7 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		return refuse(proto.CodeNoHandler, "no such box")
 	case int64(m.Origin) > int64(len(s.peers)):
 		return refuse(proto.CodeBusy, "unknown origin")
-	case b.settings.Draining:
+	case b.settings.Draining || b.settings.Closed:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
 	case b.quiet():
 		return refuse(proto.CodeBusy, moving)
@@ -142,7 +142,7 @@ func (s *State) Room(m *Mail) Result {
 	switch {
 	case b == nil:
 		return refuse(proto.CodeNoHandler, "no such box")
-	case b.settings.Draining:
+	case b.settings.Draining || b.settings.Closed:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
 	case b.quiet():
 		return refuse(proto.CodeBusy, moving)

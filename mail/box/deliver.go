@@ -54,7 +54,7 @@ type Delivery struct {
 func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Output) []Delivery {
 	to.waking = false
 	u := to.sub
-	if u == nil || to.leaving || u.settings.Paused || u.box.quiet() || u.settings.Mode == Failover && to != u.active() || to.alone(now) {
+	if u == nil || to.leaving || u.stopped() || u.settings.Mode == Failover && to != u.active() || to.alone(now) {
 		return dst
 	}
 	start := len(dst)

@@ -43,7 +43,7 @@ var rules = []mutant{
 	{name: "retried early", edits: []edit{{"sub.go", "deliverable", "now.Mono+left", "now.Mono+left\nif MUTANT {\nr.until = 0\n}"}}},
 	{name: "not_before ignored", edits: []edit{{"sub.go", "deliverable", "at > now.Wall", "at > now.Wall && !MUTANT"}}},
 	{name: "failover serves all", edits: []edit{{"deliver.go", "Deliver", "to != u.active()", "to != u.active() && !MUTANT"}}},
-	{name: "paused subscription delivers", edits: []edit{{"deliver.go", "Deliver", "u.settings.Paused ||", "u.settings.Paused && !MUTANT ||"}}},
+	{name: "paused subscription delivers", edits: []edit{{"sub.go", "stopped", "u.settings.Paused ||", "u.settings.Paused && !MUTANT ||"}}},
 	{name: "lease of the subscription ignored", edits: []edit{{"deliver.go", "leaseOf", "return or(", "if MUTANT {\nreturn leases[m.class()]\n}\nreturn or("}}},
 	{name: "retry wakes nobody", edits: []edit{{"end.go", "applyNack", "u.wake(out)", "if !MUTANT {\nu.wake(out)\n}"}}},
 	{name: "due mail wakes nobody", edits: []edit{{"tick.go", "Tick", "t.sub.offer(t.seq)\n\t\tt.sub.wake(out)", "t.sub.offer(t.seq)\nif !MUTANT {\nt.sub.wake(out)\n}"}}},
@@ -147,7 +147,7 @@ var rules = []mutant{
 	{name: "checkpoint without receipts", edits: []edit{{"receipts.go", "readReceipts", "slices.Clone(proof)", "slices.Clone(proof[:len(proof)*map[bool]int{false: 1}[MUTANT]])"}}},
 
 	{name: "mail taken while its box moves", edits: []edit{{"accept.go", "accept", "case b.quiet():", "case b.quiet() && !MUTANT:"}}},
-	{name: "mail given while its box moves", edits: []edit{{"deliver.go", "Deliver", "u.box.quiet() ||", "u.box.quiet() && !MUTANT ||"}}},
+	{name: "mail given while its box moves", edits: []edit{{"sub.go", "stopped", "|| u.box.quiet() }", "|| u.box.quiet() && !MUTANT }"}}},
 	{name: "lease of a box that is still", edits: []edit{{"boxes.go", "setBox", "if b.still() && !was {", "if b.still() && !was && !MUTANT {"}}},
 	{name: "settled in a box that is still", edits: []edit{{"settle.go", "judge", "case u.box.still():", "case u.box.still() && !MUTANT:"}}},
 	{name: "expired in a box that is still", edits: []edit{{"tick.go", "sweep", "b.settings.Kind == Spool || b.still()", "b.settings.Kind == Spool || b.still() && !MUTANT"}}},

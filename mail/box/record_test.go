@@ -44,6 +44,7 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(AppendTold(nil, 1, []uint64{5, 7})):                                                                                                                       "0000000e 0c 00 0000 00000001 05 02",
 		string(AppendRemoveBox(nil, 1)):                                                                    "0000000d 06 00 0000 00000001 02",
 		string(AppendLimits(nil, Limits{1, 2, 3})):                                                         "00000021 06 00 0000 00000000 03 0000000000000001 00000002 0000000000000003",
+		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Closed: true})):                    "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 40 00",
 		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, JSON: true})):                      "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 10 00",
 		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Keep: time.Second, KeepMails: 2})): "00000034 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 08 00000000000003e8 00000002 00",
 		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", To: "a:b"}, Start{})):                          "0000002e 07 00 0002 00000001 01 0173 00 00 00 00 00 02 0000000000000000 00000000 0000000000000000 03613a62 00",

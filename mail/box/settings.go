@@ -54,6 +54,7 @@ type BoxSettings struct {
 	Interest bool          // of a topic: a mail ends when all subscriptions have it, and a full topic refuses; default: a full topic drops the oldest
 	PerPeer  bool          // keys of different origins are different lanes
 	Draining bool          // new mail is refused for now
+	Closed   bool          // its home is elsewhere: it takes and gives no mail, and all dead letters go to the archive
 	Notes    string        // of the caller, for whom they are kept: at most MaxNotes bytes
 	JSON     bool          // a mail whose body is not JSON is dead at once; one outside of the letter is not read
 	Once     bool          // when it is removed, no box ever has its name again: its chains are dropped
@@ -290,6 +291,9 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.Draining {
 		flags = flagDraining
 	}
+	if b.Closed {
+		flags |= flagClosed
+	}
 	if b.Once {
 		flags |= flagOnce
 	}
@@ -324,6 +328,7 @@ const (
 	flagKeeps // what it keeps follows, after that
 	flagJSON
 	flagHandover // follows after all that
+	flagClosed
 )
 
 func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
@@ -337,7 +342,7 @@ func (d *decoder) boxSettings() BoxSettings {
 	if b.Draining = flags&flagDraining > 0; flags&flagHomed > 0 {
 		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
 	}
-	b.Once, b.JSON = flags&flagOnce > 0, flags&flagJSON > 0
+	b.Once, b.JSON, b.Closed = flags&flagOnce > 0, flags&flagJSON > 0, flags&flagClosed > 0
 	if flags&flagKeeps > 0 {
 		b.Keep, b.KeepMails = d.duration(), d.u32()
 	}
@@ -345,7 +350,7 @@ func (d *decoder) boxSettings() BoxSettings {
 		b.Handover = d.handover()
 	}
 	b.Notes = string(d.text(MaxNotes))
-	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps|flagJSON|flagHandover && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
+	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps|flagJSON|flagHandover|flagClosed && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
 }

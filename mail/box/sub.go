@@ -344,8 +344,11 @@ func (b *box) wake(out *Output) {
 	}
 }
 
+// stopped reports whether nobody is given mail of the subscription.
+func (u *sub) stopped() bool { return u.settings.Paused || u.box.settings.Closed || u.box.quiet() }
+
 func (u *sub) wake(out *Output) {
-	if u.settings.Paused || u.box.quiet() {
+	if u.stopped() {
 		return
 	}
 	for _, x := range u.sessions {

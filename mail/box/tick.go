@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 )
 
 // Start begins a start of the home: boot is higher than that of any start before. It makes
@@ -188,7 +189,7 @@ func (s *State) clean(now Now, out *Output) {
 		}
 		for _, u := range b.subs {
 			u.archive(now, out)
-			age := or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
+			age := u.deadAge().Milliseconds()
 			for i := range u.dead {
 				if d := &u.dead[i]; d.At > 0 && !u.archiving[d.Seq] {
 					s.cleans = min(s.cleans, d.At+age)
@@ -214,7 +215,7 @@ func (b *box) dropOld(now Now, age int64, out *Output) {
 // archive hands out dead letters that are too many, the oldest first, or too old.
 func (u *sub) archive(now Now, out *Output) {
 	extra := len(u.dead) - len(u.archiving) - int(or(u.settings.Dead, defaultDead))
-	oldest := now.Wall - or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
+	oldest := now.Wall - u.deadAge().Milliseconds()
 	if extra <= 0 && !slices.ContainsFunc(u.dead, func(d DeadLetter) bool { return d.died() <= oldest && !u.archiving[d.Seq] }) {
 		return
 	}
@@ -227,6 +228,14 @@ func (u *sub) archive(now Now, out *Output) {
 	if n > 0 {
 		out.Archive = append(out.Archive, Archive{u.box.id, u.id, byAge[:n]})
 	}
+}
+
+// deadAge returns how long dead letters are kept.
+func (u *sub) deadAge() time.Duration {
+	if u.box.settings.Closed {
+		return time.Millisecond
+	}
+	return or(u.settings.DeadAge, defaultDeadAge)
 }
 
 // firstDead returns at most n dead letters that are not being archived: those that died first,
