@@ -200,7 +200,8 @@ func (b *Broker) Redriven(ctx context.Context, name, sub string, seqs []uint64) 
 }
 
 // Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays, and in a
-// spool what may have been sent. It returns how many.
+// spool what may have been sent. It returns how many. The error is a [*RefusedError] if the box is on
+// its way to another home.
 func (b *Broker) Purge(ctx context.Context, name string, limit int, reason string) (n int, err error) {
 	if (*b.boxes.Load())[name].spool {
 		return b.cancelUnsent(ctx, strings.TrimPrefix(name, box.SpoolPrefix), limit, reason)
@@ -209,6 +210,9 @@ func (b *Broker) Purge(ctx context.Context, name string, limit int, reason strin
 		id, ok := b.state.Find(name)
 		if !ok {
 			return fmt.Errorf("%w: %s", box.ErrNotFound, name)
+		}
+		if s, _ := b.state.Settings(id); s.Handover.IsLeaving() {
+			return &RefusedError{proto.CodeBusy, "the box is on its way to another home"}
 		}
 		n = b.state.Purge(now, id, limit, reason, &b.out)
 		return nil

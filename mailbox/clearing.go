@@ -88,6 +88,9 @@ func (c *clearing) purge(ctx context.Context, name string, r wire.PurgeMail) (wi
 		return wire.PurgedMail{}, invalid("limit %d: must not be negative", r.Limit)
 	}
 	limit := cmp.Or(r.Limit, box.MaxMails)
+	if k.HandoverOf(p.name).IsLeaving() {
+		return wire.PurgedMail{}, fmt.Errorf("%w: %s is on its way to another home", wire.ErrRefused, p.text)
+	}
 	if r.DryRun {
 		n, err := c.purgeable(ctx, k, p)
 		return wire.PurgedMail{Mails: min(limit, n), DryRun: true}, failure(p, "", err)

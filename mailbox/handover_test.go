@@ -329,7 +329,8 @@ func TestHandoffThatIsRefused(t *testing.T) {
 	})
 }
 
-// One handover of a box at a time; meanwhile it takes nothing, and its settings do not change.
+// One handover of a box at a time; meanwhile it takes nothing, and neither its settings nor its mail
+// change.
 func TestOneHandoffAtATime(t *testing.T) {
 	paired(t, func(t *testing.T, p *pair) {
 		p.named("desk", nil)
@@ -350,6 +351,12 @@ func TestOneHandoffAtATime(t *testing.T) {
 		_, err = p.alpha.Pause(t.Context(), "desk", "", true)
 		p.alpha.refused(err, wire.ErrRefused, "on its way to another home")
 		p.alpha.refused(p.alpha.Remove(t.Context(), "desk"), wire.ErrRefused, "on its way to another home")
+		for _, dry := range []bool{true, false} {
+			_, err = p.alpha.Purge(t.Context(), "desk", wire.PurgeMail{DryRun: dry})
+			p.alpha.refused(err, wire.ErrRefused, "on its way to another home")
+		}
+		_, err = p.alpha.ledger.broker().Purge(t.Context(), "agent:desk", 1, "")
+		p.alpha.refused(failure(place{}, "", err), wire.ErrRefused, "on its way to another home")
 		p.cut.Store(false)
 		if err := <-done; err != nil {
 			t.Error(err)
