@@ -361,3 +361,22 @@ func TestRemoveBeforeItIsServed(t *testing.T) {
 		p.beta.must(err)
 	})
 }
+
+// A box whose handover could not be signed goes on at once.
+func TestHandoffThatIsNotSigned(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		p.alpha.mail("agent:desk", "x", nil)
+		p.onWay(func(m *proto.BoxPart) {
+			if m.GetLast() {
+				p.alpha.names.fail = wire.ErrFull
+			}
+		}, nil)
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.refused(err, wire.ErrFull, "hand over agent:desk")
+		p.alpha.names.fail = nil
+		time.Sleep(time.Second)
+		p.alpha.mail("agent:desk", "y", nil)
+		p.want(p.alpha, "agent:desk", "x", "y")
+	})
+}

@@ -90,6 +90,7 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 	if !ok {
 		return wire.MovedBox{}, fmt.Errorf("%w: %s is being handed over", wire.ErrRefused, p.text)
 	}
+	defer signal(t.renamed) // what is on disk decides: follow goes on with it
 	defer t.end(p.name)
 	next, err := t.nextHome(ctx, k, p, to)
 	if err != nil {
@@ -106,7 +107,6 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 		return wire.MovedBox{}, fmt.Errorf("hand over %s: it stays here: %w", p.text, handoffFailure(p, err))
 	}
 	if err := t.names.HandOff(after, p.name, next); err != nil {
-		defer signal(t.renamed) // what is on disk decides
 		return wire.MovedBox{}, fmt.Errorf("hand over %s: %w", p.text, err)
 	}
 	moved := wire.MovedBox{Box: p.text, Home: t.book.NameOf(next), Generation: p.generation + 1, Mails: mails}
@@ -119,7 +119,6 @@ func (t *handovers) handOff(ctx context.Context, name, to string) (wire.MovedBox
 		}
 		clock.Pause(serving, partBusy)
 	}
-	signal(t.renamed)
 	return moved, nil
 }
 
