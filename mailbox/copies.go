@@ -303,6 +303,11 @@ func (c *copies) follow(ctx context.Context, k *mail.Broker, name string, h box.
 	case whole && home == c.self && generation == h.Generation+1:
 		return c.serve(ctx, k, name, h, generation)
 	}
+	c.rules.changing.Lock()
+	defer c.rules.changing.Unlock()
+	if k.HandoverOf(name) != h {
+		return nil // its name is being seized
+	}
 	c.log.Warn("the copy of a box that was to come here is dropped: it will not be served", "box", name, "from", c.book.NameOf(h.Peer))
 	return c.drop(ctx, k, name)
 }
@@ -337,6 +342,25 @@ func (c *copies) checkComing(p place, z *wire.Seize) error {
 		return fmt.Errorf("%w: %s is on its way here from %s: wait until it is here", wire.ErrRefused, p.text, c.book.NameOf(h.Peer))
 	}
 	return nil
+}
+
+// doubt lets the copy of a box not be whole, if there is one, until restore is called: what is not whole
+// is dropped at the next start.
+func (c *copies) doubt(ctx context.Context, name string) (restore func() error, err error) {
+	k := c.ledger.broker()
+	if k == nil || k.HandoverOf(name).Stage != box.Whole {
+		return func() error { return nil }, nil
+	}
+	h := k.HandoverOf(name)
+	part := h
+	part.Stage = box.Copying
+	restore = func() error {
+		if err := k.SetHandover(ctx, box.CopyPrefix+name, h); !errors.Is(err, box.ErrNotFound) {
+			return err
+		}
+		return nil // its home has given the handover up meanwhile
+	}
+	return restore, k.SetHandover(ctx, box.CopyPrefix+name, part)
 }
 
 // seized ends the handover of a box that was seized here: the copy of one that came goes, and one

@@ -122,3 +122,49 @@ func TestOldHomeIsBackLate(t *testing.T) {
 		}
 	}
 }
+
+// I21: a node that seizes the name of a box, of which it has a copy that its home gave up, and dies
+// then, does not serve the copy: its mail was read where it went on.
+func TestSeizureThatIsInterrupted(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		p.alpha.mail("agent:desk", "x", nil)
+		p.onWay(nil, func(a *proto.BoxTaken) bool {
+			p.cut.Store(a.GetState() == proto.CopyWhole)
+			return p.cut.Load()
+		})
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.refused(err, wire.ErrRefused, "does not answer")
+		if got := p.alpha.drain("desk"); !slices.Equal(got, []string{"x"}) {
+			t.Fatalf("%q", got)
+		}
+		p.alpha.stop()
+		stopped := make(chan struct{})
+		p.beta.homes.takeOver = func(_ context.Context, name, _ string) error {
+			go func() {
+				defer close(stopped)
+				p.beta.stop()
+			}()
+			time.Sleep(time.Second)
+			p.beta.names.mu.Lock()
+			p.beta.names.given = map[string]uint64{name: 1}
+			p.beta.names.homes[name] = p.beta.self
+			p.beta.names.mu.Unlock()
+			return nil
+		}
+		if _, err := p.beta.SetMailbox(t.Context(), "desk", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Seize: &wire.Seize{From: "alpha", AcceptLoss: true}}}); err == nil {
+			t.Error("it did not die")
+		}
+		<-stopped
+		p.start(p.beta)
+		time.Sleep(time.Minute)
+		if k := p.beta.ledger.broker(); k.Has("agent:desk") || k.HandoverOf("agent:desk") != (box.Handover{}) {
+			t.Errorf("it serves what it had: %+v", k.HandoverOf("agent:desk"))
+		}
+		p.beta.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
+		if got := p.beta.drain("desk"); len(got) > 0 {
+			t.Errorf("%q comes again", got)
+		}
+		p.start(p.alpha)
+	})
+}

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -216,18 +217,28 @@ func (h *homes) seize(ctx context.Context, p place, z wire.Seize) error {
 	if !z.AcceptLoss {
 		return invalid("seize %s: accept_loss is not true: what only %.128s has is lost unless that node comes back with its disk: mail that waits or was read, dead letters, subscriptions and settings", p.text, z.From)
 	}
-	h.rules.changing.Lock() // so that no copy is served meanwhile
-	err := h.takeOver(ctx, p.name, z.From)
-	if err == nil {
-		err = h.copies.seized(context.WithoutCancel(ctx), p.name)
-	}
-	h.rules.changing.Unlock()
-	if err != nil {
+	if err := h.seizeTitle(ctx, p, z); err != nil {
 		return err
 	}
 	h.log.Warn("this node is the home of a box of the mesh that was seized: what only the home before has is lost unless it comes back", "box", p.text, "from", z.From)
 	h.event(wire.EventMailSeized, h.self, map[string]string{"box": p.text, "from": z.From})
 	return h.audit(ctx, p.kind+".seize", p.text+" from "+z.From+": what only that has is lost unless it comes back")
+}
+
+// seizeTitle makes this node the home of a name. No copy is served meanwhile, nor after a crash: its
+// home may have gone on with the box.
+func (h *homes) seizeTitle(ctx context.Context, p place, z wire.Seize) error {
+	h.rules.changing.Lock()
+	defer h.rules.changing.Unlock()
+	after := context.WithoutCancel(ctx)
+	restore, err := h.copies.doubt(after, p.name)
+	if err != nil {
+		return err
+	}
+	if err := h.takeOver(ctx, p.name, z.From); err != nil {
+		return errors.Join(err, restore())
+	}
+	return h.copies.seized(after, p.name)
 }
 
 // serveSelf takes the mail of the spools whose home this node has become, as if another node sent
