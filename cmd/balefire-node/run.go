@@ -68,24 +68,30 @@ func (w *app) setLevel(level string) error {
 	return nil
 }
 
+// A setup is a configuration and the paths that belong to it.
+type setup struct {
+	loaded *config.Loaded
+	paths  config.Paths
+}
+
 // A daemon keeps a node open: it reopens the node after its disk failed, and when a changed
 // configuration requires it.
 type daemon struct {
-	w      *app
-	paths  config.Paths
-	loaded *config.Loaded
-	level  *slog.LevelVar
-	log    *slog.Logger
-	open   func(node.Config) (*node.Node, error)
+	w     *app
+	level *slog.LevelVar
+	log   *slog.Logger
+	open  func(node.Config) (*node.Node, error)
 
-	running       atomic.Pointer[node.Node] // nil while the node is opening or stopping
-	previous      *config.Loaded            // the last configuration that a node ran with, until a changed one has been tried
-	previousPaths config.Paths              // of previous
-	hasRun        atomic.Bool               // a node runs, or ran, with loaded
+	running atomic.Pointer[node.Node] // nil while the node is opening or stopping
+	hasRun  atomic.Bool               // a node runs, or ran, with setup
+
+	// Only the goroutine of supervise uses these: what else runs in runOnce gets copies.
+	setup    setup  // what the node is opened with next
+	previous *setup // the last one that a node ran with, until a changed one has been tried
 }
 
 func newDaemon(w *app, l *config.Loaded, p config.Paths) *daemon {
-	d := &daemon{w: w, paths: p, loaded: l, level: new(slog.LevelVar), open: node.New}
+	d := &daemon{w: w, setup: setup{l, p}, level: new(slog.LevelVar), open: node.New}
 	d.level.Set(l.Log.Severity())
 	d.log = w.logger(l.Log.Format, d.level)
 	return d
@@ -126,7 +132,7 @@ func (d *daemon) supervise(ctx context.Context, once func() error) error {
 			continue
 		case d.revertConfig(err):
 			d.log.Error("the node does not open with the new configuration: the old one is used", "err", err)
-			d.loaded, d.paths, d.previous = d.previous, d.previousPaths, nil
+			d.setup, d.previous = *d.previous, nil
 			continue
 		case !isDiskFailure(err):
 			return err
@@ -169,7 +175,9 @@ func dropCanceled(err error) error {
 // fails. The server listens first: opening a large store takes time.
 func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	d.hasRun.Store(false)
-	cfg := d.loaded.Node(d.paths.Dir)
+	current, next := d.setup, setup{} // belong to watchReload until all goroutines have ended
+	paths := current.paths
+	cfg := current.loaded.Node(paths.Dir)
 	cfg.Version, cfg.Logger, cfg.Clock, cfg.Fail = version, d.log, timeOf(d.w), failpoint(d.w)
 	asked := make(chan struct{})
 	cfg.Stop = sync.OnceFunc(func() { close(asked) })
@@ -178,7 +186,7 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 		win.SetProgress(text)
 		notifyManager(d.log, statusLine(text))
 	}
-	l, err := api.Listen(d.paths.Socket)
+	l, err := api.Listen(paths.Socket)
 	if err != nil {
 		return d.explainListenError(cfg, err)
 	}
@@ -200,13 +208,16 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 		}
 		d.hasRun.Store(true)
 		win.SetNode(n)
-		d.log.Info("the node is running", "dir", d.paths.Dir, "socket", d.paths.Socket, "version", version)
+		d.log.Info("the node is running", "dir", paths.Dir, "socket", paths.Socket, "version", version)
 		d.running.Store(n)
 		notifyManager(d.log, stateReady, statusLine("running as "+n.Name()))
 		return n.Run(ctx)
 	})
 	g.Go(func() error { return win.Serve(serving, l) })
-	g.Go(func() error { return d.watchReload(ctx, hup) })
+	g.Go(func() (err error) {
+		next, err = d.watchReload(ctx, hup, &current)
+		return err
+	})
 	<-ctx.Done()
 	d.running.Store(nil)
 	if err := context.Cause(ctx); !errors.Is(err, errReload) && !d.revertConfig(err) && !isDiskFailure(err) { // else it is reopened
@@ -215,7 +226,25 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 	if d.hasRun.Load() {
 		d.log.Info("the node is stopping")
 	}
-	return g.Wait()
+	err = g.Wait()
+	d.changeSetup(current, next)
+	return err
+}
+
+// changeSetup records the end of a run with current, and that the node is to be opened with
+// next, unless that is empty.
+func (d *daemon) changeSetup(current, next setup) {
+	if d.hasRun.Load() {
+		d.previous = nil
+	}
+	d.setup = current
+	if next.loaded == nil {
+		return
+	}
+	if d.hasRun.Load() {
+		d.previous = &current
+	}
+	d.setup = next
 }
 
 // explainListenError explains why the socket cannot be bound: usually another process has
@@ -229,13 +258,13 @@ func (d *daemon) explainListenError(cfg node.Config, because error) error {
 }
 
 // watchReload reloads the configuration at each signal. Settings that can be changed at run
-// time are applied; for the rest the node is stopped gracefully and reopened. An invalid
-// configuration changes nothing.
-func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
+// time are applied, and current is replaced; for the rest it returns what the node is to be
+// reopened with, after a graceful stop. An invalid configuration changes nothing.
+func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal, current *setup) (next setup, err error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return setup{}, nil
 		case <-hup:
 		}
 		fresh, paths, err := d.w.config()
@@ -243,21 +272,18 @@ func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 			d.log.Error("the new configuration is invalid, the old one stays in use", "err", err)
 			continue
 		}
-		changed := d.loaded.Changed(fresh)
+		changed := current.loaded.Changed(fresh)
 		d.log.Info("the configuration was reloaded", "changed_fields", changed)
 		d.level.Set(fresh.Log.Severity())
-		restart := paths.Socket != d.paths.Socket
+		restart := paths.Socket != current.paths.Socket
 		for _, key := range changed {
 			restart = restart || key != "log.level"
 		}
-		if restart {
-			d.previous, d.previousPaths = d.loaded, d.paths
-		}
-		d.loaded, d.paths = fresh, paths
 		notifyManager(d.log, stateReloading, statusLine("applying the changed configuration"))
 		if restart {
-			return errReload
+			return setup{fresh, paths}, errReload
 		}
+		*current = setup{fresh, paths}
 		notifyManager(d.log, stateReady, statusLine("running with the changed configuration"))
 	}
 }
