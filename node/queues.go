@@ -7,7 +7,6 @@ import (
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
@@ -30,7 +29,7 @@ func (n *Node) openQueues() (err error) {
 	if err == nil {
 		n.inbox.Keep(inbox.KeeperQueue, n.Queues)
 		n.inbox.Connect(n.Queues)
-		n.transfers.Open(n.inbox, n.outbox, n.Queues.Driver, transferQueues{n.Queues}, n.frames)
+		n.transfers.Open(n.inbox, n.outbox, n.Queues.Driver, n.Queues, n.frames)
 	}
 	return err
 }
@@ -59,25 +58,3 @@ func (t queueTasks) Task(ctx context.Context, ref string) (wire.Task, error) {
 
 // FinishMoves completes the moves of tasks to other queues.
 func (t queueTasks) FinishMoves(ctx context.Context) { t.node.Redriver.FinishMoves(ctx) }
-
-// transferQueues gives the transfers of bodies the shared queues.
-type transferQueues struct{ *queue.Queues }
-
-// Granted returns the envelope of a task for its owner.
-func (q transferQueues) Granted(id proto.TaskID, owner proto.PeerID) (*proto.Envelope, error) {
-	return queue.Custody{Queues: q.Queues}.Envelope(id, owner)
-}
-
-// Ended opens the result of a lease.
-func (q transferQueues) Ended(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
-	return queue.Results{Queues: q.Queues}.Open(from, m)
-}
-
-// HandedOff opens a task that an old home hands over.
-func (q transferQueues) HandedOff(e *proto.Envelope) (inbox.Arrival, ownership.Task, error) {
-	a, err := queue.Mover{Queues: q.Queues}.Open(e)
-	if err != nil {
-		return a, ownership.Task{}, err
-	}
-	return a, queue.HandedTask(&a), nil
-}

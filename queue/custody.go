@@ -45,6 +45,11 @@ func (qs *Queues) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 	return ownership.CertainlyNotRun
 }
 
+// GrantEnvelope returns a task whose home is this node as its owner gets it.
+func (qs *Queues) GrantEnvelope(id proto.TaskID, owner proto.PeerID) (*proto.Envelope, error) {
+	return Custody{qs}.Envelope(id, owner)
+}
+
 // Envelope returns a task as signed by its origin, with the content key wrapped for p.
 func (c Custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
 	st, err := c.parts.Inbox.KeptTask(id)

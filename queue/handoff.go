@@ -22,7 +22,7 @@ type Mover struct{ *Queues }
 // revoked since, and a task that no home accepts never ends. The node that is granted
 // the task checks the membership as of the grant.
 func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
-	a, err := m.Open(h.GetTask().GetEnvelope())
+	a, err := m.open(h.GetTask().GetEnvelope())
 	a.Ahead = m.ahead(h, &a.Header)
 	switch {
 	case err != nil:
@@ -49,8 +49,17 @@ func (m Mover) ahead(h *proto.Handoff, signed *proto.Header) time.Duration {
 	return 0
 }
 
-// Open checks and decodes the sealed envelope of a task's origin.
-func (m Mover) Open(env *proto.Envelope) (inbox.Arrival, error) {
+// OpenHandoff opens a task that an old home hands over.
+func (qs *Queues) OpenHandoff(env *proto.Envelope) (inbox.Arrival, ownership.Task, error) {
+	a, err := Mover{qs}.open(env)
+	if err != nil {
+		return a, ownership.Task{}, err
+	}
+	return a, handedTask(&a), nil
+}
+
+// open checks and decodes the sealed envelope of a task's origin.
+func (m Mover) open(env *proto.Envelope) (inbox.Arrival, error) {
 	header, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
 		return inbox.Arrival{}, err
@@ -80,15 +89,15 @@ func (m Mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 	if err != nil {
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
-	t := HandedTask(&a)
+	t := handedTask(&a)
 	if v := m.rule(a.Content, a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil
 }
 
-// HandedTask converts a task that an old home hands over for the ownership subsystem.
-func HandedTask(a *inbox.Arrival) ownership.Task {
+// handedTask converts a task that an old home hands over for the ownership subsystem.
+func handedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",

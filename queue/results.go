@@ -53,7 +53,7 @@ func (s Results) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.
 
 // Unseal verifies and decodes the sealed result of an owner.
 func (s Results) Unseal(from proto.PeerID, m *proto.Message) (u ownership.Unsealed, err error) {
-	h, o, err := s.Open(from, m)
+	h, o, err := s.OpenResult(from, m)
 	if err != nil {
 		u.Task = taskOfResult(m)
 		return u, err
@@ -77,13 +77,13 @@ func taskOfResult(m *proto.Message) (id proto.TaskID) {
 	return id
 }
 
-// Open verifies and decodes the sealed result of an owner, except a streamed body.
-func (s Results) Open(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
+// OpenResult verifies and decodes the sealed result of an owner, except a streamed body.
+func (qs *Queues) OpenResult(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
 	env, o := new(proto.Envelope), new(proto.Outcome)
 	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
 		return nil, nil, err
 	}
-	opened, err := s.parts.Checks().Check(env)
+	opened, err := qs.parts.Checks().Check(env)
 	if err != nil {
 		return nil, nil, err
 	}

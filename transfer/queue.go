@@ -163,7 +163,7 @@ func (t *Transfers) fetched(id proto.TaskID, whole bool) {
 
 // offerResult accepts the result of a lease if it would count in the current state (I4).
 func (t *Transfers) offerResult(ctx context.Context, from proto.PeerID, m *proto.Message, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	h, o, err := t.queues.Ended(from, m)
+	h, o, err := t.queues.OpenResult(from, m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,7 +207,7 @@ func (t *Transfers) resultArrived(id proto.TaskID, name string) {
 
 // offerHandoff accepts the body of a task that an old home hands over.
 func (t *Transfers) offerHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	a, handed, err := t.queues.HandedOff(env)
+	a, handed, err := t.queues.OpenHandoff(env)
 	if err != nil {
 		return nil, nil, err
 	}

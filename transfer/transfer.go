@@ -69,27 +69,17 @@ type Parts struct {
 
 // Queues are the shared queues.
 type Queues interface {
-	homes
-	envelopes
-	// Probed takes the answer to a probe of a task whose run has an unknown outcome.
-	Probed(ctx context.Context, id proto.TaskID, found handler.ProbeResult, o *proto.Outcome)
-}
-
-// homes knows the homes of queues.
-type homes interface {
 	IsHome(queue string, p proto.PeerID) bool
 	// WasHomeOf reports whether p is or was a home of the queue that a target names.
 	WasHomeOf(target string, p proto.PeerID) bool
-}
-
-// envelopes makes and opens the envelopes that bodies belong to.
-type envelopes interface {
-	// Granted returns the envelope of a task whose home is this node, for its owner.
-	Granted(id proto.TaskID, owner proto.PeerID) (*proto.Envelope, error)
-	// Ended opens the result of a lease.
-	Ended(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error)
-	// HandedOff opens a task that an old home hands over.
-	HandedOff(e *proto.Envelope) (inbox.Arrival, ownership.Task, error)
+	// GrantEnvelope returns the envelope of a task whose home is this node, for its owner.
+	GrantEnvelope(id proto.TaskID, owner proto.PeerID) (*proto.Envelope, error)
+	// OpenResult opens the result of a lease.
+	OpenResult(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error)
+	// OpenHandoff opens a task that an old home hands over.
+	OpenHandoff(e *proto.Envelope) (inbox.Arrival, ownership.Task, error)
+	// Probed takes the answer to a probe of a task whose run has an unknown outcome.
+	Probed(ctx context.Context, id proto.TaskID, found handler.ProbeResult, o *proto.Outcome)
 }
 
 // Mail is the mail of this node.
@@ -234,7 +224,7 @@ func (t *Transfers) isGranted(id proto.TaskID) bool {
 // Offer sends the body of a task whose home is this node to its owner.
 func (t *Transfers) Offer(id proto.TaskID, owner proto.PeerID) {
 	t.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
-		env, err := t.queues.Granted(id, owner)
+		env, err := t.queues.GrantEnvelope(id, owner)
 		if err == nil {
 			err = t.send(ctx, owner, proto.TypeGrant, env)
 		}
