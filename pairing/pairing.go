@@ -52,28 +52,14 @@ type Parts struct {
 
 // Network is what a Pairing needs of the transport.
 type Network interface {
-	Host
-	Connections
-	Renewals
-}
-
-// A Host knows the addresses of this node and of those that connect to it.
-type Host interface {
 	// Addrs returns the multiaddrs of this node, the best first.
 	Addrs() []string
 	// Origin returns the network and the address from which p is connected.
 	Origin(p proto.PeerID) (network, addr string)
-}
-
-// Connections are opened and closed as membership changes.
-type Connections interface {
 	Connected(p proto.PeerID) bool
+	// Want opens a connection to p and keeps it open.
 	Want(p proto.PeerID)
 	Disconnect(p proto.PeerID)
-}
-
-// Renewals carry new keys and certificates.
-type Renewals interface {
 	// RequestRenewal asks a connected admin for a new certificate.
 	RequestRenewal(ctx context.Context, admin proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error)
 	// BroadcastHello sends the current certificate and key record to all peers.

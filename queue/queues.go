@@ -95,17 +95,8 @@ type Tasks interface {
 // Bodies stores and transfers the large bodies of tasks whose home is this node.
 type Bodies interface {
 	ownership.Bodies
-	custodyBodies
-	resultBodies
-}
-
-type custodyBodies interface {
-	bodyPlaces
 	// Has reports whether the large body that a header names is stored here.
 	Has(h *proto.Header) bool
-}
-
-type bodyPlaces interface {
 	// Take gives a task whose large body is here already a place among those that are
 	// stored, and returns why it gets none.
 	Take(id proto.TaskID, origin proto.PeerID) (why string)
@@ -113,9 +104,6 @@ type bodyPlaces interface {
 	Track(id proto.TaskID, origin proto.PeerID)
 	// Untrack is called when a task has ended here or has moved to another home.
 	Untrack(id proto.TaskID)
-}
-
-type resultBodies interface {
 	// Seal stores the large result of a run here for its home.
 	Seal(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd
 	// Object returns what the header of a large result here states, or its outcome
@@ -127,12 +115,8 @@ type resultBodies interface {
 
 // GrantBodies fetches the large bodies of the tasks that are granted to this node.
 type GrantBodies interface {
-	grantFetcher
 	// Room returns why a task with a large body cannot be accepted now, or zero.
 	Room(l inbox.Leased) proto.Code
-}
-
-type grantFetcher interface {
 	// Fetch lets a granted task wait for a slot once its body is here. It does not block.
 	Fetch(l inbox.Leased)
 	// Stop no longer waits for the body of a task.
