@@ -55,7 +55,11 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 		Name: "balefire_ledger_commit_seconds", Help: "Time of one commit of the ledger, with its fsync unless all of it is relaxed.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
 	})
-	cfg := ledger.Config{Committed: func(d time.Duration) { took.Observe(d.Seconds()) }, Segment: d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
+	cfg := ledger.Config{
+		Committed: func(d time.Duration) { took.Observe(d.Seconds()) },
+		Segment:   d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger,
+		Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path),
+	}
 	if d.cfg.Simulated != nil {
 		cfg.Segment, cfg.Ring, cfg.Space = simulatedSegment, simulatedSegment, nil
 	}

@@ -144,7 +144,10 @@ func (n *Node) openSubsystems() (err error) {
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
-	if err = errors.Join(n.openQueues(), n.openSchedules()); err != nil {
+	if err = n.openQueues(); err != nil {
+		return err
+	}
+	if err = n.openSchedules(); err != nil {
 		return err
 	}
 	if n.Mail, err = openMail(n); err != nil {

@@ -36,7 +36,9 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: sealing.Rewrap, Reseal: sealing.Reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: submit.ResultHooks(n.storage.Blobs.Drop, n.Events.Add),
+		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: sealing.Rewrap, Reseal: sealing.Reseal},
+		WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) },
+		Changed: n.homeChanged, Results: submit.ResultHooks(n.storage.Blobs.Drop, n.Events.Add),
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -73,13 +75,17 @@ func (n *Node) sealing() submit.Sealing {
 
 func (n *Node) submitParts() submit.Parts {
 	return submit.Parts{
-		Sealing: n.sealing(), Keys: n.keys, Mesh: n.mesh.ID, Outbox: n.outbox, Draining: n.draining.Load, MaxBody: int64(n.cfg.Limits.PayloadMax), Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Sealing: n.sealing(), Keys: n.keys, Mesh: n.mesh.ID, Outbox: n.outbox, Draining: n.draining.Load,
+		MaxBody: int64(n.cfg.Limits.PayloadMax), Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 		HomeOf: func(queue string) (proto.PeerID, error) { return n.Queues.HomeOf(queue) }, Want: func(p proto.PeerID) { n.net.Want(p) },
 	}
 }
 
 func (n *Node) pairingParts() pairing.Parts {
-	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.Audit.Record, PeerClock: n.guard.ObserveRefused, Event: n.Events.Add}
+	return pairing.Parts{
+		Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log,
+		Audit: n.Audit.Record, PeerClock: n.guard.ObserveRefused, Event: n.Events.Add,
+	}
 }
 
 // Joiner returns what makes the stopped node with the given configuration a member.
@@ -101,7 +107,8 @@ func (n *Node) transferParts() transfer.Parts {
 
 func (n *Node) inboxParts() inbox.Parts {
 	return inbox.Parts{
-		Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: n.submitter, Bodies: transfer.InboxBodies{Store: n.storage.Blobs}, Files: transfer.InboxFiles{Store: n.storage.Blobs},
+		Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: n.submitter,
+		Bodies: transfer.InboxBodies{Store: n.storage.Blobs}, Files: transfer.InboxFiles{Store: n.storage.Blobs},
 		Deadline: n.outbox.NotAfter, Ahead: func(p proto.PeerID) (time.Duration, bool) { return n.net.ClockAhead(p) }, Gone: n.book.Gone, Revoked: n.book.Revoked,
 	}
 }
@@ -141,7 +148,9 @@ func (n *Node) openReceivers() {
 	})
 	n.frames = receive.New(receive.Parts{
 		Keys: n.keys, Mesh: n.mesh, Book: n.book, Verifier: n.verifier, Inbox: n.inbox, Outbox: n.outbox, Bodies: n.storage.Blobs,
-		Wants: n.transfers.WantsResult, Ahead: func(p proto.PeerID) time.Duration { ahead, _ := n.net.ClockAhead(p); return ahead }, Refused: n.notices.Refused, Event: n.Events.Add, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Wants:   n.transfers.WantsResult,
+		Ahead:   func(p proto.PeerID) time.Duration { ahead, _ := n.net.ClockAhead(p); return ahead },
+		Refused: n.notices.Refused, Event: n.Events.Add, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
 		Queues:    func(from proto.PeerID, m *proto.Message) error { return n.Queues.Receive(from, m) },
 		Schedules: func(from proto.PeerID, m *proto.Message) error { return n.Schedules.Receive(from, m) },
 	})

@@ -79,7 +79,10 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Queue: content.GetQueue(), Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetOptions().GetMaxAttempts(), Envelope: env, Key: key}
+	l := inbox.Leased{
+		ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Queue: content.GetQueue(),
+		Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetOptions().GetMaxAttempts(), Envelope: env, Key: key,
+	}
 	for _, v := range content.GetDelegates() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {

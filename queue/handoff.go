@@ -100,7 +100,8 @@ func (m Mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 func handedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
-		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
+		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(),
+		Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
 		NotBefore: a.NotBefore(), NotAfter: a.NotAfter(), Options: c.GetOptions(),
 	}
 }
