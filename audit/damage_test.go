@@ -326,8 +326,8 @@ func TestDamageIsKeptAndTheRecordContinues(t *testing.T) {
 		}
 		cfg, _ := manual()
 		j := open(t, dir, cfg)
-		if len(j.Repairs()) != 1 {
-			t.Fatalf("repairs = %q, want one", j.Repairs())
+		if len(j.repairs) != 1 {
+			t.Fatalf("repairs = %q, want one", j.repairs)
 		}
 		if seq := add(t, j, "next"); seq != head.Seq+2 {
 			t.Fatalf("byte %d: seq = %d, want %d, behind the line that tells of the damage", i, seq, head.Seq+2)
@@ -357,8 +357,8 @@ func TestLostHeadIsRebuilt(t *testing.T) {
 			tr.write(t, dir)
 			cfg, _ := manual()
 			j := open(t, dir, cfg)
-			if j.Head() != head || len(j.Repairs()) != 1 {
-				t.Errorf("head = %v, repairs %q, want %v and one", j.Head(), j.Repairs(), head)
+			if j.Head() != head || len(j.repairs) != 1 {
+				t.Errorf("head = %v, repairs %q, want %v and one", j.Head(), j.repairs, head)
 			}
 			add(t, j, "t7")
 			wantTasks(t, dir, "t1", "t2", "t3", "t4", "t5", "t6", "repaired", "t7")

@@ -65,7 +65,6 @@ const (
 type Config struct {
 	MaxFile int64         // bytes after which a new file is started; default 100 MB
 	Keep    time.Duration // whole files older than this are removed; default 90 days
-	Boot    uint64        // boot number written into entries that have none
 	Clock   clock.Clock   // default clock.System()
 
 	fault func(op string) error // tests: an error makes "write", "sync" or "rotate" fail
@@ -87,7 +86,7 @@ func (c Config) withDefaults() Config {
 type Journal struct {
 	dir     string
 	cfg     Config
-	repairs []string
+	repairs []string // what Open had to repair, oldest first; empty after a clean stop
 
 	leader chan struct{} // contains one value while a goroutine writes
 
@@ -144,9 +143,6 @@ func (j *Journal) Head() Head {
 	return j.last
 }
 
-// Repairs returns what Open had to repair, oldest first; empty after a clean stop.
-func (j *Journal) Repairs() []string { return slices.Clone(j.repairs) }
-
 // Err returns the error that made the journal refuse writes, or nil.
 func (j *Journal) Err() error {
 	j.mu.Lock()
@@ -178,7 +174,6 @@ func (j *Journal) enqueue(ctx context.Context, e Entry) (*waiter, error) {
 	if e.Time.IsZero() {
 		e.Time = j.cfg.Clock.Now()
 	}
-	e.Boot = cmp.Or(e.Boot, j.cfg.Boot)
 	text, err := e.encode()
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 // manual is a config whose clock stands still until told otherwise.
 func manual() (Config, *clock.Manual) {
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	return Config{Clock: m.Clock(), Boot: 7}, m
+	return Config{Clock: m.Clock()}, m
 }
 
 func open(t testing.TB, dir string, cfg Config) *Journal {
@@ -105,7 +105,7 @@ func TestAppendedLinesComeBackInOrder(t *testing.T) {
 	j := open(t, dir, cfg)
 	exit := 75
 	want := Entry{
-		Actor: "peer-a", Action: "command.end", Task: "t1", Attempt: 2, Epoch: "4.1", ArgvHash: HashArgv([]string{"sh", "a\nb"}),
+		Boot: 7, Actor: "peer-a", Action: "command.end", Task: "t1", Attempt: 2, Epoch: "4.1", ArgvHash: HashArgv([]string{"sh", "a\nb"}),
 		Argv: Redact([]string{"sh", "-c", "secret"}, 2), Exit: &exit, Detail: map[string]string{"why": "line\nbreak, \"quotes\", 烽火, \x00"},
 	}
 	for i := range 3 {
@@ -135,8 +135,8 @@ func TestReopenedJournalContinues(t *testing.T) {
 	cfg, _ := manual()
 	fill(t, dir, cfg, 2)
 	j := open(t, dir, cfg)
-	if len(j.Repairs()) > 0 {
-		t.Errorf("repairs after a clean stop: %v", j.Repairs())
+	if len(j.repairs) > 0 {
+		t.Errorf("repairs after a clean stop: %v", j.repairs)
 	}
 	if seq := add(t, j, "t3"); seq != 3 {
 		t.Errorf("seq = %d, want 3", seq)
@@ -352,7 +352,7 @@ func TestEntriesThatAreRefused(t *testing.T) {
 	if _, err := j.Append(t.Context(), Entry{}); err == nil {
 		t.Error("an entry without an action was taken")
 	}
-	largest := MaxLine - lineOverhead - len(`{"time":"2026-01-01T00:00:00Z","boot":7,"action":"a","task":""}`)
+	largest := MaxLine - lineOverhead - len(`{"time":"2026-01-01T00:00:00Z","action":"a","task":""}`)
 	if _, err := j.Append(t.Context(), Entry{Action: "a", Task: strings.Repeat("x", largest)}); err != nil {
 		t.Errorf("the largest entry was refused: %v", err)
 	}

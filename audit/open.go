@@ -191,7 +191,7 @@ func (j *Journal) openHead(h heads) error {
 func (j *Journal) recordRepairs() error {
 	detail := map[string]string{"found": strings.Join(j.repairs, "\n")}
 	text, err := Entry{
-		Time: j.cfg.Clock.Now(), Boot: j.cfg.Boot, Actor: "system", Action: repaired, Detail: detail,
+		Time: j.cfg.Clock.Now(), Actor: "system", Action: repaired, Detail: detail,
 	}.encode()
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // of two nodes in one. Each that a crash cut off is found, and no other.
 func TestOpenRunsOfOneID(t *testing.T) {
 	x := &Executor{cfg: Config{Dir: t.TempDir(), Clock: clock.System()}}
-	j, err := audit.Open(filepath.Join(x.cfg.Dir, audit.DirName), audit.Config{Boot: 1})
+	j, err := audit.Open(filepath.Join(x.cfg.Dir, audit.DirName), audit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
