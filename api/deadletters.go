@@ -13,7 +13,7 @@ const maxRedrive = 1000
 
 func (s *Server) routeDeadLetters() {
 	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		return paged(s.views.DeadLetters(ctx, in.query()))
+		return paged(s.views.DeadLetters(in.query()))
 	})
 	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *struct{ Body wire.Redrive }) (wire.Redriven, error) {
 		return s.redrive(ctx, in.Body)
@@ -37,7 +37,7 @@ func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, er
 	for _, id := range ids {
 		item, err := wire.RedrivenItem{ID: id}, error(nil)
 		if r.DryRun {
-			err = s.redriver.Check(id)
+			err = s.redriver.Check(ctx, id)
 		} else if done, failed := s.redriver.Retry(ctx, id); failed == nil {
 			item.Task = &done
 		} else {
@@ -56,7 +56,7 @@ func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, er
 // before any is repeated, because that changes the list.
 func (s *Server) deadLetterIDs(ctx context.Context, q wire.Query) (ids []string, more bool, err error) {
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
-		page, err := s.views.DeadLetters(ctx, q)
+		page, err := s.views.DeadLetters(q)
 		if err != nil {
 			return nil, false, err
 		}

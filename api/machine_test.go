@@ -62,7 +62,7 @@ func ended(t testing.TB, n *node.Node, r wire.Request) string {
 func tasks(t testing.TB, n *node.Node, q wire.Query) []wire.Task {
 	t.Helper()
 	q.Limit = 1000
-	page, err := n.Views.Tasks(t.Context(), q)
+	page, err := n.Views.Tasks(q)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ func (s *Server) routeNetwork() {
 // routeMembers adds the routes of members.
 func (s *Server) routeMembers() {
 	route(s, op("GET", "/v1/members", "listMembers", "mesh", "List the members of the mesh, as this node sees them"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Member], error) {
-		return list(s.views.Members(ctx)), nil
+		return list(s.views.Members()), nil
 	})
 	route(s, op("GET", "/v1/members/{name}", "getMember", "mesh", "Show a member"), func(ctx context.Context, in *ByName) (wire.Member, error) {
-		return s.views.Member(ctx, in.Name)
+		return s.views.Member(in.Name)
 	})
 	routeNoContent(s, op("POST", "/v1/peers/{name}/name", "renamePeer", "peers", "Give a peer a name that is used on this node only"), func(ctx context.Context, in *ofPeer[wire.Rename]) error {
 		return s.pairing.Rename(ctx, in.Name, in.Body.Name)
@@ -51,10 +51,10 @@ func (s *Server) routePaths() {
 		return s.views.Ping(ctx, in.Name)
 	})
 	route(s, op("GET", "/v1/peers/{name}/path", "getPath", "peers", "Explain how a peer is reached"), func(ctx context.Context, in *ByName) (wire.PathReport, error) {
-		return s.views.Path(ctx, in.Name)
+		return s.views.Path(in.Name)
 	})
 	route(s, op("GET", "/v1/netcheck", "netcheck", "node", "What this node learned about its own network"), func(ctx context.Context, _ *struct{}) (wire.NetCheck, error) {
-		return s.views.NetCheck(ctx), nil
+		return s.views.NetCheck(), nil
 	})
 }
 

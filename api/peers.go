@@ -20,10 +20,10 @@ type ofPeer[B any] struct {
 
 func (s *Server) routePeers() {
 	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Peer], error) {
-		return list(s.views.Peers(ctx)), nil
+		return list(s.views.Peers()), nil
 	})
 	route(s, op("GET", "/v1/peers/{name}", "getPeer", "peers", "Show a peer"), func(ctx context.Context, in *ByName) (wire.Peer, error) {
-		return s.views.Peer(ctx, in.Name)
+		return s.views.Peer(in.Name)
 	})
 	routeNoContent(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Block a peer"), func(ctx context.Context, in *ByName) error {
 		return s.pairing.Block(ctx, in.Name)

@@ -123,12 +123,12 @@ func (s *Server) routeLeases() {
 		return s.queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
 	})
 	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims to tasks and mail"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
-		all := append(s.queues.Conflicts(ctx), s.mail.Conflicts()...)
+		all := append(s.queues.Conflicts(), s.mail.Conflicts()...)
 		slices.SortStableFunc(all, func(a, b wire.LeaseConflict) int { return a.Time.Compare(b.Time) })
 		return list(all), nil
 	})
 	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (wire.Page[wire.OwnershipEvent], error) {
-		return list(s.queues.Events(ctx, in.After, in.Limit)), nil
+		return list(s.queues.Events(in.After, in.Limit)), nil
 	})
 	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
 	route(s, merged, func(ctx context.Context, in *wire.TimelineQuery) (wire.Timeline, error) {

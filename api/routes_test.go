@@ -216,7 +216,7 @@ func taskRoutes(t *testing.T, n *node.Node) []routed {
 
 func peerRoutes(t *testing.T, n *node.Node) []routed {
 	peer := func(name string) wire.Peer {
-		v, err := n.Views.Peer(t.Context(), name)
+		v, err := n.Views.Peer(name)
 		if err != nil {
 			t.Error(err)
 		}
@@ -252,7 +252,7 @@ func peerRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/events?after=1&limit=1&wait=2ms", "", 200, `"items":[{"seq":2,`, nil},
 		{"DELETE", "/v1/peers/laptop", "", 409, "2 tasks wait for it", nil},
 		{"POST", "/v1/peers/tablet/revoke", `{"reason":"stolen"}`, 204, "", func() bool { return peer("tablet").State == "REVOKED" }},
-		{"DELETE", "/v1/peers/tablet", "", 204, "", func() bool { return len(n.Views.Peers(t.Context())) == 1 }},
+		{"DELETE", "/v1/peers/tablet", "", 204, "", func() bool { return len(n.Views.Peers()) == 1 }},
 		{"POST", "/v1/invitations", "", 201, `"ticket":"BALE1`, nil},
 		{"POST", "/v1/invitations", `{"name":"n","ttl":"1h","roles":["work","send"]}`, 201, `"roles":["work","send"]`, nil},
 	}

@@ -103,7 +103,7 @@ func streamParams(fields map[string]any) (params []*huma.Param) {
 
 func (s *Server) routeTasks() {
 	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		return paged(s.views.Tasks(ctx, in.query()))
+		return paged(s.views.Tasks(in.query()))
 	})
 	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (wire.Task, error) {
 		return s.views.Task(ctx, in.ID)

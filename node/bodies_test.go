@@ -47,10 +47,10 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 		t.Fatalf("Submit: %v, want unknown", err)
 	}
 	eventually(t, func() bool {
-		p, _ := a.Views.Tasks(t.Context(), wire.Query{})
+		p, _ := a.Views.Tasks(wire.Query{})
 		return len(p.Items) == 1 && p.Items[0].State == "SUCCESS"
 	}, func() string {
-		p, _ := a.Views.Tasks(t.Context(), wire.Query{})
+		p, _ := a.Views.Tasks(wire.Query{})
 		w, _ := a.Explainer.Why(t.Context(), p.Items[0].ID)
 		return fmt.Sprintf("%s %+v", p.Items[0].State, w)
 	})

@@ -101,7 +101,7 @@ func (sm *simMesh) reportClocks(want bool) {
 		if noted(status.Warnings, wire.NotePeerClock) != want {
 			sm.t.Errorf("status of %s: %+v", s.name, status.Warnings)
 		}
-		p, err := s.node.Views.Peer(sm.t.Context(), other)
+		p, err := s.node.Views.Peer(other)
 		if err != nil || p.State != "CONNECTED" || (p.Clock != 0) != want {
 			sm.t.Errorf("%s for %s: %+v, %v", other, s.name, p, err)
 		}
@@ -208,7 +208,7 @@ func (sm *simMesh) refusedByClocks(s *simNode, other string) {
 	if !noted(status.Warnings, wire.NotePeerClock) {
 		sm.t.Errorf("status of %s: %+v", s.name, status.Warnings)
 	}
-	p, err := s.node.Views.Peer(sm.t.Context(), other)
+	p, err := s.node.Views.Peer(other)
 	if err != nil || p.State == "CONNECTED" || time.Duration(p.Clock*float64(time.Second)).Abs() < 19*year {
 		sm.t.Errorf("%s for %s: %+v, %v", other, s.name, p, err)
 	}

@@ -125,7 +125,7 @@ func TestUnknownTargetIsNamedOnce(t *testing.T) {
 			return err
 		},
 		"list": func() error {
-			_, err := a.Views.Tasks(t.Context(), wire.Query{Peer: "nobody"})
+			_, err := a.Views.Tasks(wire.Query{Peer: "nobody"})
 			return err
 		},
 	} {

@@ -29,7 +29,7 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 		cut, seen := time.Now(), false
 		for time.Since(cut) < time.Minute {
 			time.Sleep(time.Second)
-			p, err := a.node.Views.Peer(t.Context(), b.name)
+			p, err := a.node.Views.Peer(b.name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,17 +72,17 @@ func TestDrainedNodeIsReported(t *testing.T) {
 	if s := b.Views.Status(t.Context()); !noted(s.Warnings, wire.NoteDrained) || !noted(b.Views.MeshSummary(t.Context()).Risks, wire.NoteDrained) {
 		t.Errorf("its own warnings: %+v", s.Warnings)
 	}
-	if m := b.Views.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {
+	if m := b.Views.Members()[0]; m.Phase != "DRAINING" || m.Eligible {
 		t.Errorf("itself: phase %s, eligible %v", m.Phase, m.Eligible)
 	}
 	eventually(t, func() bool {
-		m, err := a.Views.Member(t.Context(), "b")
+		m, err := a.Views.Member("b")
 		return err == nil && m.Phase == "DRAINING" && !m.Eligible
-	}, func() string { m, err := a.Views.Member(t.Context(), "b"); return m.Phase + " " + errText(err) })
+	}, func() string { m, err := a.Views.Member("b"); return m.Phase + " " + errText(err) })
 	if _, err := b.Queues.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	if m := b.Views.Members(t.Context())[0]; m.Phase != "RUNNING" {
+	if m := b.Views.Members()[0]; m.Phase != "RUNNING" {
 		t.Errorf("afterwards: phase %s", m.Phase)
 	}
 	b.draining.Store(true) // as Run does when it stops

@@ -121,7 +121,7 @@ func TestMailOfANameMadeTwice(t *testing.T) {
 			t.Errorf("%+v", told)
 		}
 		if !slices.ContainsFunc(w.nodes, func(s *simNode) bool {
-			return slices.ContainsFunc(s.get().Queues.Conflicts(t.Context()), func(c wire.LeaseConflict) bool { return c.Queue == "agent:ceo" })
+			return slices.ContainsFunc(s.get().Queues.Conflicts(), func(c wire.LeaseConflict) bool { return c.Queue == "agent:ceo" })
 		}) {
 			t.Error("no row of lease conflicts tells of it")
 		}

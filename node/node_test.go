@@ -102,7 +102,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 			t.Errorf("%d bytes and an error: %+v, %v", size, s, err)
 		}
 	}
-	if p, err := a.Views.Tasks(t.Context(), wire.Query{}); err != nil || len(p.Items) > 0 {
+	if p, err := a.Views.Tasks(wire.Query{}); err != nil || len(p.Items) > 0 {
 		t.Errorf("%d tasks, %v", len(p.Items), err)
 	}
 }

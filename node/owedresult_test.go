@@ -139,7 +139,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	}
 	cfg.Simulated.Engine = engine.Reopen()
 	c := start(t, cfg)
-	page, err := c.Views.Tasks(t.Context(), wire.Query{})
+	page, err := c.Views.Tasks(wire.Query{})
 	if err != nil || len(page.Items) != 1 {
 		t.Fatalf("%d tasks, %v", len(page.Items), err)
 	}

@@ -457,7 +457,7 @@ func TestQueueMadeTwiceMerges(t *testing.T) {
 			})
 		}
 		rows := func(at int) (n int) {
-			for _, x := range c.nodes[at].node.Queues.Conflicts(t.Context()) {
+			for _, x := range c.nodes[at].node.Queues.Conflicts() {
 				if x.Queue == "test" && x.Task == "" {
 					n++
 				}

@@ -40,7 +40,7 @@ func TestTasksGrantedAheadGoBack(t *testing.T) {
 			q, err := home.Queues.Get(t.Context(), "build")
 			return err == nil && q.Waiting == 0 && q.Owned <= slots
 		})
-		returned := slices.ContainsFunc(home.Queues.Events(t.Context(), 0, 4096), func(e wire.OwnershipEvent) bool {
+		returned := slices.ContainsFunc(home.Queues.Events(0, 4096), func(e wire.OwnershipEvent) bool {
 			return e.Kind == "released" && strings.Contains(e.Cause, "waited for a slot")
 		})
 		if !returned {
@@ -86,7 +86,7 @@ func TestFastQueuesShareANode(t *testing.T) {
 				}
 				most[name], waiting = max(most[name], q.Owned), waiting+q.Waiting+q.Owned
 			}
-			for _, e := range home.Queues.Events(t.Context(), 0, 4096) {
+			for _, e := range home.Queues.Events(0, 4096) {
 				if e.Kind == "declined" {
 					t.Fatalf("%s: a grant is declined: %s", e.Queue, e.Cause)
 				}

@@ -200,7 +200,7 @@ func TestLateQueueResultIsListed(t *testing.T) {
 				time.Sleep(2 * time.Minute) // the first run has ended, the second one has not
 				home.waitState(ref, want, time.Second)
 				listed := func() bool {
-					return slices.ContainsFunc(home.node.Queues.Conflicts(t.Context()), func(x wire.LeaseConflict) bool {
+					return slices.ContainsFunc(home.node.Queues.Conflicts(), func(x wire.LeaseConflict) bool {
 						return x.Task == ref && x.Peer == owner.name && x.State == "SUCCESS" && x.Digest != ""
 					})
 				}
@@ -215,7 +215,7 @@ func TestLateQueueResultIsListed(t *testing.T) {
 					return
 				}
 				if !listed() || len(home.resultEvents(wire.EventResultRejected, ref)) == 0 {
-					t.Errorf("the home does not list the result, or has no event: %+v", home.node.Queues.Conflicts(t.Context()))
+					t.Errorf("the home does not list the result, or has no event: %+v", home.node.Queues.Conflicts())
 				}
 				if c.waitAll(0, []string{ref}, 10*time.Minute)[2] != 1 {
 					t.Error("the result is not that of the newest grant")

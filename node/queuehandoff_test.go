@@ -75,7 +75,7 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 				}
 				tt.then(t, c)
 				c.handOffAndWait(0, 2, ids)
-				if page, err := c.nodes[0].node.Views.Tasks(t.Context(), wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
+				if page, err := c.nodes[0].node.Views.Tasks(wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
 					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
 				}
 				if got, ok := c.nodes[0].metrics()["balefire_tasks{owner,DEAD_LETTER}"]; ok {

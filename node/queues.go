@@ -47,8 +47,8 @@ func (n *Node) member() dispatch.Member {
 type queueTasks struct{ node *Node }
 
 // Find finds a task by its id or the beginning of it.
-func (t queueTasks) Find(ref string) (proto.TaskID, string, *proto.Record, error) {
-	return t.node.Views.Find(ref)
+func (t queueTasks) Find(ctx context.Context, ref string) (proto.TaskID, string, *proto.Record, error) {
+	return t.node.Views.Find(ctx, ref)
 }
 
 // Task returns a task for display.

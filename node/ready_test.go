@@ -47,7 +47,7 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 		knows := func(want bool) {
 			t.Helper()
 			time.Sleep(300 * time.Millisecond)
-			if m, err := a.node.Views.Member(t.Context(), b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
+			if m, err := a.node.Views.Member(b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
 				t.Errorf("the peer knows %v: %v, want %v", m.Kinds, err, want)
 			}
 		}

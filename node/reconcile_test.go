@@ -104,7 +104,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 		}
 		lost := time.Now()
 		c.await(11*time.Second, "the lease to be returned", func() bool {
-			return slices.ContainsFunc(c.nodes[0].node.Queues.Events(t.Context(), 0, 4096), func(e wire.OwnershipEvent) bool {
+			return slices.ContainsFunc(c.nodes[0].node.Queues.Events(0, 4096), func(e wire.OwnershipEvent) bool {
 				return e.Task == ids[0] && e.Kind == "released"
 			})
 		})

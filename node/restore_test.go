@@ -110,7 +110,7 @@ func (rt *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode
 	t.Helper()
 	a, b := start(t, rt.a.cfg), start(t, rt.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
-		page, err := a.Views.Tasks(t.Context(), wire.Query{})
+		page, err := a.Views.Tasks(wire.Query{})
 		text := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
 		for _, task := range page.Items {
 			text += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)

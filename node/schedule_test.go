@@ -24,7 +24,7 @@ func (c *cluster) firings(name string) map[string]int {
 	c.t.Helper()
 	times := map[string]int{}
 	for _, s := range c.nodes {
-		page, err := s.node.Views.Tasks(c.t.Context(), wire.Query{Role: wire.RoleHome, Limit: 1000})
+		page, err := s.node.Views.Tasks(wire.Query{Role: wire.RoleHome, Limit: 1000})
 		if err != nil {
 			c.t.Fatal(err)
 		}

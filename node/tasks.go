@@ -13,7 +13,7 @@ import (
 // Cancel cancels a task. The task is CANCELLED only once its owner reports that the
 // handler and all processes that it started are gone.
 func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (wire.Task, error) {
-	id, role, rec, err := n.Views.Find(ref)
+	id, role, rec, err := n.Views.Find(ctx, ref)
 	if err != nil {
 		return wire.Task{}, err
 	}

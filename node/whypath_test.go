@@ -81,7 +81,7 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 			t.Errorf("why %s: %+v, %v", subject, why, err)
 		}
 	}
-	if path, err := a.Views.Path(t.Context(), "b"); err != nil || path.Cause.Code != wire.NotePeerBlocked || path.Cause.Peer != "b" {
+	if path, err := a.Views.Path("b"); err != nil || path.Cause.Code != wire.NotePeerBlocked || path.Cause.Peer != "b" {
 		t.Errorf("path: %+v, %v", path, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Conflicts lists the newest rejected claims, oldest first.
-func (qs *Queues) Conflicts(ctx context.Context) []wire.LeaseConflict {
+func (qs *Queues) Conflicts() []wire.LeaseConflict {
 	l := qs.events
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,7 +26,7 @@ func (qs *Queues) Conflicts(ctx context.Context) []wire.LeaseConflict {
 }
 
 // Events returns up to limit events with a number above after, oldest first.
-func (qs *Queues) Events(ctx context.Context, after uint64, limit int) []wire.OwnershipEvent {
+func (qs *Queues) Events(after uint64, limit int) []wire.OwnershipEvent {
 	l := qs.events
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -78,7 +78,7 @@ func (qs *Queues) LeaseOf(ctx context.Context, ref string) (v ownership.LeaseVie
 func (qs *Queues) Release(ctx context.Context, task string) (wire.Lease, error) {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
-		if id, _, _, err = qs.parts.Tasks.Find(task); err != nil {
+		if id, _, _, err = qs.parts.Tasks.Find(ctx, task); err != nil {
 			return wire.Lease{}, err
 		}
 	}

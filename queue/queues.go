@@ -85,7 +85,7 @@ type Parts struct {
 // Tasks finds the tasks of this node.
 type Tasks interface {
 	// Find finds a task by its id or the beginning of it, with the role of this node.
-	Find(ref string) (proto.TaskID, string, *proto.Record, error)
+	Find(ctx context.Context, ref string) (proto.TaskID, string, *proto.Record, error)
 	// Task returns a task for display.
 	Task(ctx context.Context, ref string) (wire.Task, error)
 	// FinishMoves completes the moves of tasks to other queues.

@@ -15,7 +15,7 @@ func (qs *Queues) SetClass(ctx context.Context, ref, class string) (wire.Task, e
 	if err != nil || c == proto.ClassUnspecified {
 		return wire.Task{}, fmt.Errorf("%w: class %.20q: must be critical, high, normal or low", wire.ErrInvalid, class)
 	}
-	id, _, rec, err := qs.parts.Tasks.Find(ref)
+	id, _, rec, err := qs.parts.Tasks.Find(ctx, ref)
 	if err != nil {
 		return wire.Task{}, err
 	}

@@ -66,7 +66,7 @@ func (qs *Queues) resolveTask(ctx context.Context, ref string) (proto.TaskID, er
 	if v, ok := qs.LeaseOf(ctx, ref); ok {
 		return v.Task, nil
 	}
-	id, _, _, err := qs.parts.Tasks.Find(ref)
+	id, _, _, err := qs.parts.Tasks.Find(ctx, ref)
 	return id, err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Find reads a task by its id or by a unique prefix of it. It looks first for a task
 // that this node submitted.
-func (v *Views) Find(ref string) (proto.TaskID, string, *proto.Record, error) {
+func (v *Views) Find(ctx context.Context, ref string) (proto.TaskID, string, *proto.Record, error) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		if id, err = v.FindByPrefix(ref); err != nil {
@@ -34,7 +34,7 @@ func (v *Views) Find(ref string) (proto.TaskID, string, *proto.Record, error) {
 		rec, err = v.Outbox.Result(id)
 	}
 	if errors.Is(err, outbox.ErrNotFound) {
-		return id, "", nil, v.notHere(id)
+		return id, "", nil, v.notHere(ctx, id)
 	}
 	return id, wire.RoleOwner, rec, err
 }
@@ -42,12 +42,14 @@ func (v *Views) Find(ref string) (proto.TaskID, string, *proto.Record, error) {
 // notHere returns an error with what is known about a task without a record here. If the
 // home of its queue was here, that is how the task ended or where it moved: its record
 // is at its origin.
-func (v *Views) notHere(id proto.TaskID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
+func (v *Views) notHere(ctx context.Context, id proto.TaskID) error {
+	asking, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	p, known, err := v.Leases.FormerTask(ctx, id)
+	p, known, err := v.Leases.FormerTask(asking, id)
 	peer := v.Book.NameOf(p.Peer)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
 	case err != nil || !known:
 		return fmt.Errorf("%w: task %s was never here, or its record is no longer stored", wire.ErrNotFound, id)
 	case p.State == proto.StateUnspecified:
@@ -101,20 +103,20 @@ func (v *Views) FindByPrefix(ref string) (proto.TaskID, error) {
 
 // Task returns one task with its events.
 func (v *Views) Task(ctx context.Context, ref string) (wire.Task, error) {
-	id, role, rec, err := v.Find(ref)
+	id, role, rec, err := v.Find(ctx, ref)
 	if err != nil {
 		return wire.Task{}, err
 	}
 	t := v.View(id, role, rec)
 	t.Transfers = v.Transfers(id)
-	v.withGrants(&t, id, rec)
+	v.withGrants(ctx, &t, id, rec)
 	return t, nil
 }
 
 // Wait returns a task once it has ended. If ctx is done first, it returns the current
 // task and the error of ctx.
 func (v *Views) Wait(ctx context.Context, ref string) (wire.Task, error) {
-	id, role, rec, err := v.Find(ref)
+	id, role, rec, err := v.Find(ctx, ref)
 	if err != nil {
 		return wire.Task{}, err
 	}
@@ -133,11 +135,11 @@ const queryTimeout = 2 * time.Second
 
 // withGrants adds the lease state to the view of a task of a queue whose home is this
 // node.
-func (v *Views) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
+func (v *Views) withGrants(ctx context.Context, t *wire.Task, id proto.TaskID, r *proto.Record) {
 	if _, queued := proto.QueueOf(r.GetTarget()); r.GetQueue() == "" && !queued || r.GetState().Terminal() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	task, known, err := v.Leases.Task(ctx, id)
 	if err != nil || !known {

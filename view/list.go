@@ -1,7 +1,6 @@
 package view
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,7 @@ import (
 
 // Tasks lists the tasks that this node submitted and those that it accepted, the newest
 // first.
-func (v *Views) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+func (v *Views) Tasks(q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
 	limit, err := wire.PageSize(q.Limit)
 	if err != nil {
@@ -108,7 +107,7 @@ func (v *Views) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 // DeadLetters lists the dead letters of this node, the newest first: tasks whose home is
 // this node, and results of tasks that ran here and were permanently refused by their
 // homes.
-func (v *Views) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+func (v *Views) DeadLetters(q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
 	limit, err := wire.PageSize(q.Limit)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // Members lists all known members, this node first, then by name.
-func (v *Views) Members(ctx context.Context) []wire.Member {
+func (v *Views) Members() []wire.Member {
 	status := v.Statuses()
 	known := map[proto.PeerID]gossip.Member{}
 	for _, m := range v.Gossip.Members() {
@@ -40,12 +40,12 @@ func (v *Views) Statuses() map[proto.PeerID]transport.PeerStatus {
 }
 
 // Member returns one member by name or id.
-func (v *Views) Member(ctx context.Context, ref string) (wire.Member, error) {
+func (v *Views) Member(ref string) (wire.Member, error) {
 	p, err := v.Book.Find(ref)
 	if err != nil {
 		return wire.Member{}, err
 	}
-	for _, m := range v.Members(ctx) {
+	for _, m := range v.Members() {
 		if m.ID == p.Peer.String() {
 			return m, nil
 		}
@@ -113,7 +113,7 @@ func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
 		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []wire.Note{},
 	}
 	s.Accusers = v.accusers()
-	dead := countMembers(&s, v.Members(ctx))
+	dead := countMembers(&s, v.Members())
 	s.Leases = v.Queues.LeaseRisks(ctx)
 	for _, l := range s.Leases {
 		s.Risks = append(s.Risks, riskNote(l))

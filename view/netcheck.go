@@ -1,7 +1,6 @@
 package view
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -10,7 +9,7 @@ import (
 )
 
 // NetCheck reports what this node knows about its own network.
-func (v *Views) NetCheck(ctx context.Context) wire.NetCheck {
+func (v *Views) NetCheck() wire.NetCheck {
 	r, d := v.Net.Reach(), v.Net.Discovery()
 	c := wire.NetCheck{
 		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), transport.Multiaddrs{}.Loopback), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -11,7 +10,7 @@ import (
 
 // Path explains how a peer is reached: every possible path, and why the current one is
 // used.
-func (v *Views) Path(ctx context.Context, ref string) (wire.PathReport, error) {
+func (v *Views) Path(ref string) (wire.PathReport, error) {
 	p, err := v.Book.FindOther(ref)
 	if err != nil {
 		return wire.PathReport{}, err

@@ -12,7 +12,7 @@ import (
 )
 
 // Peers lists the known peers by name.
-func (v *Views) Peers(ctx context.Context) []wire.Peer {
+func (v *Views) Peers() []wire.Peer {
 	status := v.Statuses()
 	out := []wire.Peer{}
 	for _, p := range v.Book.List() {
@@ -22,7 +22,7 @@ func (v *Views) Peers(ctx context.Context) []wire.Peer {
 }
 
 // Peer returns one peer by name or id.
-func (v *Views) Peer(ctx context.Context, ref string) (wire.Peer, error) {
+func (v *Views) Peer(ref string) (wire.Peer, error) {
 	p, err := v.Book.Find(ref)
 	if err != nil {
 		return wire.Peer{}, err

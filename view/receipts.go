@@ -14,7 +14,7 @@ import (
 
 // Result returns the result of a task. The caller must close it.
 func (v *Views) Result(ctx context.Context, ref string) (io.ReadCloser, wire.Task, error) {
-	id, role, rec, err := v.Find(ref)
+	id, role, rec, err := v.Find(ctx, ref)
 	if err != nil {
 		return nil, wire.Task{}, err
 	}
@@ -35,7 +35,7 @@ func (v *Views) Result(ctx context.Context, ref string) (io.ReadCloser, wire.Tas
 // Receipts returns the receipts of a task, each verified here and with everything that
 // another party needs to verify it.
 func (v *Views) Receipts(ctx context.Context, ref string) ([]wire.Receipt, error) {
-	id, role, rec, err := v.Find(ref)
+	id, role, rec, err := v.Find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (v *Views) Status(ctx context.Context) wire.Status {
 	home, owner := v.Outbox.Stats(), v.Inbox.Status()
 	s := wire.Status{
 		Name: v.Self.Name, ID: v.Self.Peer.String(), Mesh: v.Mesh.String(), Version: v.Version, Started: v.Started,
-		Store: v.StoreStats(), Addrs: v.Local.Addrs(), Peers: v.Peers(ctx), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
+		Store: v.StoreStats(), Addrs: v.Local.Addrs(), Peers: v.Peers(), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
 		Results: v.Outbox.Results(), Dead: home.Dead, Slots: owner.Slots, Busy: owner.Used,
 	}
 	if m, err := v.Mail.Status(ctx); err == nil {

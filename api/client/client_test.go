@@ -246,7 +246,7 @@ func TestInterruptedStreamIsNoTask(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	stop()
-	if tasks, err := n.Views.Tasks(t.Context(), wire.Query{}); err != nil || len(tasks.Items) > 0 {
+	if tasks, err := n.Views.Tasks(wire.Query{}); err != nil || len(tasks.Items) > 0 {
 		t.Errorf("a partial body became a task: %+v, %v", tasks.Items, err)
 	}
 }

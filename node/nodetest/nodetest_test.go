@@ -23,7 +23,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	nodetest.Admit(t, n, "laptop")
-	if p, err := n.Views.Peer(t.Context(), "laptop"); err != nil || p.State != "OFFLINE" {
+	if p, err := n.Views.Peer("laptop"); err != nil || p.State != "OFFLINE" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	before := n.Events.Read(t.Context(), 0, 1000, 0).Next

@@ -59,7 +59,7 @@ func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 // durable with the cancellation: the new task is created once the old one is CANCELLED,
 // whether or not the caller waits for that or asks again.
 func (r *Redriver) Move(ctx context.Context, ref, queue string) (wire.Submitted, error) {
-	id, role, rec, err := r.tasks.Find(ref)
+	id, role, rec, err := r.tasks.Find(ctx, ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}

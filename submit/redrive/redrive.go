@@ -37,7 +37,7 @@ type Parts struct {
 // Tasks finds tasks for a person.
 type Tasks interface {
 	// Find finds a task by its id or the beginning of it.
-	Find(ref string) (proto.TaskID, string, *proto.Record, error)
+	Find(ctx context.Context, ref string) (proto.TaskID, string, *proto.Record, error)
 	View(id proto.TaskID, role string, r *proto.Record) wire.Task
 }
 
@@ -60,7 +60,7 @@ func (r *Redriver) Connect(t Tasks) { r.tasks = t }
 func (r *Redriver) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
 	r.redriving.Lock() // of two concurrent calls the second one fails
 	defer r.redriving.Unlock()
-	id, rec, err := r.ended(ref)
+	id, rec, err := r.ended(ctx, ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
@@ -72,8 +72,8 @@ func (r *Redriver) Retry(ctx context.Context, ref string) (wire.Submitted, error
 }
 
 // Check returns why Retry would refuse a task now, or nil. It changes nothing.
-func (r *Redriver) Check(ref string) error {
-	id, rec, err := r.ended(ref)
+func (r *Redriver) Check(ctx context.Context, ref string) error {
+	id, rec, err := r.ended(ctx, ref)
 	if err == nil {
 		_, err = r.rebuildRequest(id, rec)
 	}
@@ -81,8 +81,8 @@ func (r *Redriver) Check(ref string) error {
 }
 
 // ended finds an ended task of this node that was not redriven yet.
-func (r *Redriver) ended(ref string) (proto.TaskID, *proto.Record, error) {
-	id, role, rec, err := r.tasks.Find(ref)
+func (r *Redriver) ended(ctx context.Context, ref string) (proto.TaskID, *proto.Record, error) {
+	id, role, rec, err := r.tasks.Find(ctx, ref)
 	switch {
 	case err != nil:
 		return id, nil, err

@@ -93,7 +93,7 @@ func (w *walk) explain(ctx context.Context, subject string) error {
 	if !idRE.MatchString(subject) {
 		return fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, a mailbox or a topic, or a task or mail by its id or the first 6 characters of it", wire.ErrNotFound, subject)
 	}
-	id, role, rec, err := w.Find(subject)
+	id, role, rec, err := w.Find(ctx, subject)
 	if errors.Is(err, wire.ErrNotFound) {
 		if w.leased(ctx, subject) {
 			return nil
