@@ -8,6 +8,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -15,21 +16,13 @@ import (
 // first.
 func (v *Views) Tasks(q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
-	limit, err := wire.PageSize(q.Limit)
+	p, err := v.position(q)
 	if err != nil {
 		return page, err
 	}
-	oq, err := v.Query(q)
-	if err != nil {
-		return page, err
-	}
-	home, owner, err := readCursor(q)
-	if err != nil {
-		return page, err
-	}
-	l := listing{span: home, limit: limit}
+	l := listing{span: p.home, limit: p.limit}
 	if q.Role != wire.RoleOwner {
-		found, next, err := v.Outbox.List(oq, home, limit)
+		found, next, err := v.Outbox.List(p.filter, p.home, p.limit)
 		if err != nil {
 			return page, err
 		}
@@ -39,8 +32,8 @@ func (v *Views) Tasks(q wire.Query) (wire.Page[wire.Task], error) {
 		l.until(next)
 	}
 	if q.Role != wire.RoleHome {
-		match := v.matcher(oq)
-		found, next, err := v.Inbox.List(owner, limit, func(id proto.TaskID, r *proto.Record) bool { return !inbox.MovedOn(r) && match(id, r) })
+		match := v.matcher(p.filter)
+		found, next, err := v.Inbox.List(p.owner, p.limit, func(id proto.TaskID, r *proto.Record) bool { return !inbox.MovedOn(r) && match(id, r) })
 		if err != nil {
 			return page, err
 		}
@@ -55,6 +48,25 @@ func (v *Views) Tasks(q wire.Query) (wire.Page[wire.Task], error) {
 	}
 	page.Next = next
 	return page, nil
+}
+
+// A position is what a page of a list has: what matches, from a place on, up to a number.
+type position struct {
+	filter      outbox.Query
+	home, owner backlog.Span
+	limit       int
+}
+
+// position reads the filter, the cursor and the limit of a list.
+func (v *Views) position(q wire.Query) (p position, err error) {
+	if p.limit, err = wire.PageSize(q.Limit); err != nil {
+		return p, err
+	}
+	if p.filter, err = v.Query(q); err != nil {
+		return p, err
+	}
+	p.home, p.owner, err = readCursor(q)
+	return p, err
 }
 
 // Query converts the filter of a list.
@@ -109,19 +121,11 @@ func (v *Views) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 // homes.
 func (v *Views) DeadLetters(q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
-	limit, err := wire.PageSize(q.Limit)
+	p, err := v.position(q)
 	if err != nil {
 		return page, err
 	}
-	oq, err := v.Query(q)
-	if err != nil {
-		return page, err
-	}
-	span, _, err := readCursor(q)
-	if err != nil {
-		return page, err
-	}
-	found, next, err := v.Outbox.DeadLetters(oq, span, limit)
+	found, next, err := v.Outbox.DeadLetters(p.filter, p.home, p.limit)
 	if err != nil {
 		return page, err
 	}
