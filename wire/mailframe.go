@@ -116,7 +116,7 @@ func AppendSend(dst []byte, mails []FramedMail) []byte {
 // Mails reads the body of a send, and appends its mails to dst.
 func (f MailFrame) Mails(dst []FramedMail) ([]FramedMail, error) {
 	d := decoder{b: f.Body}
-	n := d.count(MaxMailBatch)
+	n := d.count()
 	var to []byte
 	for range n {
 		if next := d.text8(); len(next) > 0 {
@@ -193,7 +193,7 @@ func AppendSettle(dst []byte, session uint32, what []FramedSettlement) []byte {
 func (f MailFrame) Settle(dst []FramedSettlement) (session uint32, _ []FramedSettlement, err error) {
 	d := decoder{b: f.Body}
 	session = d.u32()
-	n := d.count(MaxMailBatch)
+	n := d.count()
 	for range n {
 		w := FramedSettlement{Op: d.u8(), Lease: d.lease(), Ms: d.u32(), Reason: d.text16()}
 		d.check(w.Op >= FrameAck && w.Op <= FrameBounce)
@@ -236,7 +236,7 @@ func AppendResult(dst []byte, r *FramedResult) []byte {
 // Results reads the body of a sent, and appends its results to dst.
 func (f MailFrame) Results(dst []FramedResult) ([]FramedResult, error) {
 	d := decoder{b: f.Body}
-	for range d.count(MaxMailBatch) {
+	for range d.count() {
 		r := FramedResult{ID: d.array16(), Seq: d.u64(), Known: d.flag()}
 		r.Code, r.Detail = d.problem()
 		dst = append(dst, r)
@@ -266,7 +266,7 @@ func AppendDelivery(dst []byte, x *FramedDelivery) []byte {
 // Deliveries reads the body of a delivered, and appends its deliveries to dst.
 func (f MailFrame) Deliveries(dst []FramedDelivery) ([]FramedDelivery, error) {
 	d := decoder{b: f.Body}
-	for range d.count(MaxMailBatch) {
+	for range d.count() {
 		x := FramedDelivery{Lease: d.lease(), Attempt: d.u16(), Redelivered: d.flag(), Ms: d.u32(), From: d.array32()}
 		x.Letter = d.bytes(int64(d.u32()))
 		dst = append(dst, x)
@@ -303,7 +303,7 @@ func AppendSettled(dst []byte, what []FramedSettled, code Code, detail string) [
 // Settled reads the body of a settled.
 func (f MailFrame) Settled() (what []FramedSettled, code Code, detail string, err error) {
 	d := decoder{b: f.Body}
-	for range d.count(MaxMailBatch) {
+	for range d.count() {
 		w := FramedSettled{Index: d.u16()}
 		at := d.u8()
 		if d.check(int(at) < len(framedCodes)); d.err == nil {
@@ -411,10 +411,10 @@ func (d *decoder) flag() bool {
 	return v == 1
 }
 
-// count reads a count of at most limit; 0 after a mistake.
-func (d *decoder) count(limit int) int {
+// count reads a count of at most MaxMailBatch; 0 after a mistake.
+func (d *decoder) count() int {
 	n := int(d.u16())
-	if d.check(n <= limit); d.err != nil {
+	if d.check(n <= MaxMailBatch); d.err != nil {
 		return 0
 	}
 	return n
