@@ -100,7 +100,7 @@ func createFile(dir string, h header) (*os.File, int64, error) {
 		return nil, 0, err
 	}
 	path := filepath.Join(dir, fileName(h.First))
-	if err := disk.WriteFile(path, text, 0o600); err != nil {
+	if err := disk.WriteFile(path, text); err != nil {
 		return nil, 0, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0o600)

@@ -177,7 +177,7 @@ func (j *Journal) openHead(h heads) error {
 		if err != nil {
 			return err
 		}
-		if err := disk.WriteFile(path, b, 0o600); err != nil {
+		if err := disk.WriteFile(path, b); err != nil {
 			return err
 		}
 	}

@@ -74,13 +74,10 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	return l, nil
 }
 
-// archiveLimit is the size at which a new file of the archive is started, in bytes.
-const archiveLimit = 100 << 20
-
 // ArchiveMail appends lines to the archive of dead letters, and returns the name of its file
 // in the folder when they are durable. One caller at a time.
 func (d *Dir) ArchiveMail(lines []byte) (file string, err error) {
-	return deadMail, disk.AppendLines(filepath.Join(d.path, deadMail), lines, archiveLimit, d.cfg.Clock.Now())
+	return deadMail, disk.AppendLines(filepath.Join(d.path, deadMail), lines, d.cfg.Clock.Now())
 }
 
 // ledgerMetrics exports the figures of a ledger.

@@ -9,12 +9,15 @@ import (
 	"time"
 )
 
+// maxLines is the size at which AppendLines starts a new file, in bytes.
+const maxLines = 100 << 20
+
 // AppendLines appends complete lines to the file at path, which only its owner may read, and
-// returns when they are durable. A file that has limit bytes is renamed with the time now
-// first, and a new one is started. What a call that failed, or a crash, left of a line is
+// returns when they are durable. A file that has 100 MiB is renamed with the time now first,
+// and a new one is started. What a call that failed, or a crash, left of a line is
 // removed: it was not acknowledged. One caller at a time may write to a file.
-func AppendLines(path string, lines []byte, limit int64, now time.Time) error {
-	if err := appendLines(path, lines, limit, now); err != nil {
+func AppendLines(path string, lines []byte, now time.Time) error {
+	if err := appendLines(path, lines, maxLines, now); err != nil {
 		return fmt.Errorf("append to %s: %w", path, err)
 	}
 	return nil

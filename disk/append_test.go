@@ -27,7 +27,7 @@ func TestAppendLines(t *testing.T) {
 			if tt.before == "" {
 				os.Remove(path)
 			}
-			if err := AppendLines(path, []byte(tt.lines), 1<<20, now); err != nil {
+			if err := AppendLines(path, []byte(tt.lines), now); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(path); err != nil || string(got) != tt.want {
@@ -38,14 +38,14 @@ func TestAppendLines(t *testing.T) {
 	if err := os.WriteFile(path, []byte("full\ntorn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := AppendLines(path, []byte("next\n"), 5, now); err != nil {
+	if err := appendLines(path, []byte("next\n"), 5, now); err != nil {
 		t.Fatal(err)
 	}
 	old, err := os.ReadFile(path + ".20261122T140000.000")
 	if got, e := os.ReadFile(path); string(old) != "full\n" || string(got) != "next\n" {
 		t.Errorf("%q, %v and %q, %v", old, err, got, e)
 	}
-	if err := AppendLines(filepath.Join(path, "no"), []byte("x\n"), 5, now); err == nil {
+	if err := AppendLines(filepath.Join(path, "no"), []byte("x\n"), now); err == nil {
 		t.Error("a file that cannot be made is no error")
 	}
 }

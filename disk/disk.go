@@ -25,16 +25,17 @@ func SyncDir(dir string) error {
 	return nil
 }
 
-// WriteFile replaces path with b: after a crash the file is the old or the new one. What
-// a crash left of path.tmp is overwritten; so nobody else may write to path meanwhile.
-func WriteFile(path string, b []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+// WriteFile replaces path, which only its owner may read, with b: after a crash the file is the
+// old or the new one. What a crash left of path.tmp is overwritten; so nobody else may write to
+// path meanwhile.
+func WriteFile(path string, b []byte) error {
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Chmod(mode)
+		err = f.Chmod(0o600)
 	}
 	if err == nil {
 		err = f.Sync()

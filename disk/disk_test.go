@@ -14,17 +14,17 @@ func TestWriteFileReplaces(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
 	for _, text := range []string{"long text", "short"} {
-		if err := WriteFile(path, []byte(text), 0o640); err != nil {
+		if err := WriteFile(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := os.ReadFile(path); err != nil || string(b) != text {
 			t.Errorf("read %q, %v", b, err)
 		}
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if err := WriteFile(filepath.Join(dir, "missing", "f"), nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
+	if err := WriteFile(filepath.Join(dir, "missing", "f"), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("into a folder that does not exist: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
@@ -33,7 +33,7 @@ func TestWriteFileReplaces(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "sub", "x"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteFile(filepath.Join(dir, "sub"), []byte("x"), 0o600); err == nil {
+	if err := WriteFile(filepath.Join(dir, "sub"), []byte("x")); err == nil {
 		t.Error("a folder with files was replaced")
 	}
 	if all, err := os.ReadDir(dir); err != nil || len(all) != 2 {

@@ -112,7 +112,7 @@ func (l *runLog) write(ctx context.Context, x runEnd) error {
 
 // save writes the file. l.mu is held, or nothing runs yet.
 func (l *runLog) save(mark uint64) error {
-	if err := disk.WriteFile(l.path, fmt.Appendf(nil, "%d\n", mark), 0o600); err != nil {
+	if err := disk.WriteFile(l.path, fmt.Appendf(nil, "%d\n", mark)); err != nil {
 		return err
 	}
 	l.mark = mark

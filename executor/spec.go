@@ -161,5 +161,5 @@ func saveAdded(dir string, specs []wire.HandlerSpec) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(dir, handlersFile), append(b, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(dir, handlersFile), append(b, '\n'))
 }

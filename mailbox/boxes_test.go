@@ -277,7 +277,7 @@ func (f *fixture) space() (free, total int64, err error) {
 
 // ArchiveMail implements [Ledgers].
 func (f *fixture) ArchiveMail(lines []byte) (string, error) {
-	return "dead-mail.jsonl", disk.AppendLines(f.archivePath(), lines, 1<<20, time.Now())
+	return "dead-mail.jsonl", disk.AppendLines(f.archivePath(), lines, time.Now())
 }
 
 func (f *fixture) archivePath() string { return filepath.Join(filepath.Dir(f.dir), "dead-mail.jsonl") }

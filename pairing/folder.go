@@ -235,7 +235,7 @@ func (m membership) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(dir, datadir.Identity, membershipFile), append(b, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(dir, datadir.Identity, membershipFile), append(b, '\n'))
 }
 
 // chooseName returns want, or a valid node name derived from the host name.

@@ -73,7 +73,7 @@ func (l *revocationLog) reconcile(ctx context.Context, book *addressbook.Book, l
 			return err
 		}
 	}
-	return disk.WriteFile(l.path, b, 0o600)
+	return disk.WriteFile(l.path, b)
 }
 
 // add durably appends s.

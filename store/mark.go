@@ -47,7 +47,7 @@ func writeMark(dir, engine string) error {
 	if len(files) > 0 {
 		return fmt.Errorf("%w: %s has files (%s, ...) but no file %s that names the engine that wrote them", ErrOtherEngine, dir, files[0].Name(), markName)
 	}
-	if err := disk.WriteFile(filepath.Join(dir, markName), []byte(engine+"\n"), 0o600); err != nil {
+	if err := disk.WriteFile(filepath.Join(dir, markName), []byte(engine+"\n")); err != nil {
 		return fmt.Errorf("name the engine: %w", err)
 	}
 	return nil

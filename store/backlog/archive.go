@@ -36,9 +36,6 @@ type archivedLine struct {
 	Stored   []byte    `json:"stored"` // proto.Stored
 }
 
-// archiveLimit is the size at which FileArchive starts a new file, in bytes.
-const archiveLimit = 100 << 20
-
 // FileArchive returns a Config.Archive that appends one JSON line per entry to
 // the file at path, readable only by its owner, and returns after the fsync. A
 // file that has reached 100 MB is renamed with the date, and a new one is
@@ -56,7 +53,7 @@ func FileArchive(path string) func(context.Context, []Archived) error {
 				return fmt.Errorf("archive %v: %w", a.Key, err)
 			}
 		}
-		if err := disk.AppendLines(path, buf.Bytes(), archiveLimit, time.Now()); err != nil {
+		if err := disk.AppendLines(path, buf.Bytes(), time.Now()); err != nil {
 			return fmt.Errorf("archive dead letters: %w", err)
 		}
 		return nil

@@ -56,7 +56,7 @@ func readCurrent(dir string) (n name, ok bool, err error) {
 // setCurrent makes n the current generation. After an error it may or may not be
 // the current one after a power cut.
 func setCurrent(dir string, n name) error {
-	return disk.WriteFile(filepath.Join(dir, currentFile), []byte(n.String()), 0o600)
+	return disk.WriteFile(filepath.Join(dir, currentFile), []byte(n.String()))
 }
 
 func syncFile(path string) error {
