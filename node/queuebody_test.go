@@ -445,7 +445,7 @@ func TestQueueStalledBody(t *testing.T) {
 		waited := map[int]bool{}
 		c.await(stalled, "the task was not granted to both owners", func() bool {
 			for _, s := range c.nodes[1:] {
-				if s.node.transfers.Fetching(id) {
+				if l, ok := s.node.Queues.LeaseOf(t.Context(), id.String()); ok && l.Fetching {
 					waited[s.place] = true
 				}
 			}

@@ -184,7 +184,7 @@ func (h *hoursTest) checkHome() (home *simNode) {
 		if x == nil {
 			continue
 		}
-		for _, q := range x.Queues.OwnStates("build") {
+		for _, q := range x.Queues.OwnStates() {
 			g := q.GetGeneration()
 			if was, ok := h.homes[g]; ok && was != n.name {
 				h.t.Errorf("I3: %s and %s are the home of the queue in generation %d", was, n.name, g)

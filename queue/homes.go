@@ -140,7 +140,7 @@ func (qs *Queues) moveHomes(ctx context.Context) (moved, kept []string, err erro
 	qs.moving.Lock()
 	defer qs.moving.Unlock()
 	drained := qs.drained.Load()
-	states := slices.DeleteFunc(qs.OwnStates(""), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
+	states := slices.DeleteFunc(qs.OwnStates(), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
 	if len(states) == 0 {
 		return nil, nil, nil
 	}

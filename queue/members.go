@@ -156,14 +156,13 @@ func (qs *Queues) announce(name string) {
 // AnnounceTo announces the queues and other names of this node to a new peer.
 func (qs *Queues) AnnounceTo(p proto.PeerID) { qs.sendStates(p, qs.announced("")) }
 
-// OwnStates returns the states of the queues whose home is this node; of one queue if name
-// is not empty.
-func (qs *Queues) OwnStates(name string) []*proto.QueueState {
-	return qs.ownOf(slices.Collect(maps.Values(qs.Driver.QueueStates())), name)
+// OwnStates returns the states of the queues whose home is this node.
+func (qs *Queues) OwnStates() []*proto.QueueState {
+	return qs.ownOf(slices.Collect(maps.Values(qs.Driver.QueueStates())), "")
 }
 
 // announced returns what OwnStates does, and the states of other names whose home is this
-// node.
+// node; of one name if it is not empty.
 func (qs *Queues) announced(name string) []*proto.QueueState {
 	return qs.ownOf(qs.allStates(), name)
 }

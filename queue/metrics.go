@@ -57,7 +57,7 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	if c, err := qs.Driver.Counts(ctx); err == nil {
-		for _, s := range qs.OwnStates("") {
+		for _, s := range qs.OwnStates() {
 			q := c.Queues[s.GetName()]
 			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
 			gauge(descQueueTasks, float64(q.Owned), s.GetName(), "owned")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	"github.com/balefire/balefire/ownership"
@@ -20,7 +18,6 @@ type Titles struct{ *Queues }
 // A Title is what is known about the home of a name.
 type Title struct {
 	Name       string // with its prefix
-	Kind       proto.TitleKind
 	Home       proto.PeerID
 	Generation uint64 // rises when the home changes
 	Removed    bool   // its home gave it up; nobody else can make it
@@ -28,21 +25,8 @@ type Title struct {
 
 func titleOf(s *proto.QueueState) Title {
 	t := Title{Name: s.GetName(), Generation: s.GetGeneration(), Removed: s.GetRemoved()}
-	t.Kind, _ = proto.TitleKindOf(t.Name)
 	copy(t.Home[:], s.GetHome())
 	return t
-}
-
-// List returns the names that are known and not removed, sorted.
-func (ts Titles) List() []Title {
-	all := []Title{}
-	states := ts.Driver.Titles()
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if t := titleOf(states[name]); !t.Removed {
-			all = append(all, t)
-		}
-	}
-	return all
 }
 
 // HomeOf returns the home of a name, and since which generation it is that.
@@ -178,7 +162,7 @@ func checkMovable(name string) error {
 
 // Watch lets f be called with each name whose home becomes known or changes, or that is
 // removed or created again, once that is on disk. f must not block, and replaces the one
-// before. What is known already is in [Titles.List].
+// before. [Titles.HomeOf] has what is known already.
 func (ts Titles) Watch(f func(Title)) { ts.titles.watcher.Store(&f) }
 
 // A titleWatch tells the watcher of the titles what changes.

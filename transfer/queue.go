@@ -82,13 +82,6 @@ func (t *Transfers) Fetch(l inbox.Leased) {
 	t.inbox.Lease(l)
 }
 
-// Fetching reports whether the body of a task granted to this node has not arrived yet.
-func (t *Transfers) Fetching(id proto.TaskID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.fetching[id] != nil
-}
-
 // Stop no longer waits for the body of a task, and discards it unless a handler is using
 // it.
 func (t *Transfers) Stop(id proto.TaskID) {
