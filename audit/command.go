@@ -53,6 +53,10 @@ func Lastly(ctx context.Context, f func()) {
 	c.last = f
 }
 
+// A RecordFunc writes that an action was done to something: see [Recorder.Record] and
+// [Recorder.RecordSystem].
+type RecordFunc func(ctx context.Context, action, what string) error
+
 // A Recorder writes to a journal what callers do.
 type Recorder struct {
 	Journal *Journal

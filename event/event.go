@@ -95,6 +95,9 @@ func (l *Log) Read(ctx context.Context, after uint64, limit int, wait time.Durat
 	}
 }
 
+// An AddFunc adds an event: see [Log.Add].
+type AddFunc func(kind string, p proto.PeerID, fields map[string]string)
+
 // Add adds an event, about a peer unless p is zero, with the fields that are not empty. It
 // never blocks.
 func (l *Log) Add(kind string, p proto.PeerID, fields map[string]string) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
@@ -39,7 +40,7 @@ type Parts struct {
 	Lease     func(context.Context, proto.TaskID) (owner proto.PeerID, epoch proto.Seq, err error) // the newest of a task of a queue; zero: none
 	RetryMail func(context.Context, proto.PeerID, proto.Code)                                      // retries what a peer refused with a code
 	Full      func() bool                                                                          // there is no space for new work
-	Event     func(kind string, p proto.PeerID, fields map[string]string)
+	Event     event.AddFunc                                                                        // reports what a peer did
 	Clock     clock.Clock
 	Logger    *slog.Logger
 }

@@ -24,8 +24,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -42,12 +44,12 @@ type Parts struct {
 	Clock  clock.Clock
 	Logger *slog.Logger
 	// Audit records an action of the caller in ctx.
-	Audit func(ctx context.Context, action, subject string) error
+	Audit audit.RecordFunc
 	// PeerClock receives the clock of a peer whose own certificate, which is not revoked, is
 	// refused because of this node's clock: nothing of it may be taken as right.
 	PeerClock func(time.Time)
 	// Event reports what happened to a peer, or to this node if p is zero.
-	Event func(kind string, p proto.PeerID, fields map[string]string)
+	Event event.AddFunc
 }
 
 // Network is what a Pairing needs of the transport.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -65,12 +66,12 @@ func (qs *Queues) requestedHome(name, to string) (proto.PeerID, error) {
 const noHome = "no connected member has been alive long enough to become the home"
 
 // handOff hands a queue, or another name, over to its next home, and records who asked for that.
-func (qs *Queues) handOff(ctx context.Context, audit audit, name string, to proto.PeerID) error {
+func (qs *Queues) handOff(ctx context.Context, record audit.RecordFunc, name string, to proto.PeerID) error {
 	action := "queue.handoff"
 	if !proto.NamesQueue(name) {
 		action = "title.handoff"
 	}
-	if err := audit(ctx, action, name+" to "+to.String()); err != nil {
+	if err := record(ctx, action, name+" to "+to.String()); err != nil {
 		return err
 	}
 	if err := qs.Driver.HandOff(ctx, name, to); err != nil {

@@ -25,7 +25,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -132,19 +134,16 @@ type Config struct {
 	StallAfter time.Duration // without progress for this long, a run that reports it is stopped
 	Started    time.Time     // when this node started
 
-	Audit       audit                                                       // records what the caller does
-	AuditSystem audit                                                       // records what this node does by a rule
-	Event       func(kind string, p proto.PeerID, fields map[string]string) // reports an event about a member
-	Leaving     func(context.Context) (int, error)                          // counts what else goes to other homes with the queues
+	Audit       audit.RecordFunc                   // records what the caller does
+	AuditSystem audit.RecordFunc                   // records what this node does by a rule
+	Event       event.AddFunc                      // reports an event about a member
+	Leaving     func(context.Context) (int, error) // counts what else goes to other homes with the queues
 
 	Fail       func(point string) error // tests: see [ownership.Settings]
 	Clock      clock.Clock
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
-
-// An audit records an action.
-type audit = func(ctx context.Context, action, what string) error
 
 // Open returns the queues stored here. It starts nothing: see [Queues.Run]. Before that
 // [Queues.Connect] must be called.

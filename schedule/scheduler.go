@@ -12,7 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
@@ -46,9 +48,9 @@ type Parts struct {
 	// Post sends a message to a peer or drops it: important ones are repeated.
 	Post func(to proto.PeerID, t proto.MessageType, body proto.Body)
 	// Audit records that a person changed a schedule.
-	Audit func(ctx context.Context, action, subject string) error
+	Audit audit.RecordFunc
 	// Event reports to the people of this node what happened; the peer may be zero.
-	Event func(kind string, p proto.PeerID, fields map[string]string)
+	Event event.AddFunc
 	// Name returns the name of a peer for people.
 	Name func(p proto.PeerID) string
 }
