@@ -176,14 +176,14 @@ const updateAddrsTimeout = 5 * time.Second
 
 // watchWork tells gossip which members have work waiting, so that they are probed more
 // often, and which are connected, because a connection event may have been dropped.
-func (n *Node) watchWork(ctx context.Context) error {
+func (n *Node) watchWork(ctx context.Context) {
 	t := n.cfg.Clock.Ticker(workEvery)
 	defer t.Stop()
 	full := false
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-t.C:
 			n.gossip.Reachable(n.net.ConnectedPeers())
 			full = n.checkFullBook(full)

@@ -52,7 +52,7 @@ func readStamp(s *store.Store) ([]byte, error) {
 // keepClock watches the wall clock: it exchanges times with the peers, at once after a
 // jump and often while the clock is doubted, reports when a doubt begins and ends, and
 // stores the stamp on disk.
-func (n *Node) keepClock(ctx context.Context) error {
+func (n *Node) keepClock(ctx context.Context) {
 	tick := n.cfg.Clock.Ticker(clockCheckEvery)
 	defer tick.Stop()
 	var doubted bool
@@ -62,7 +62,7 @@ func (n *Node) keepClock(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			n.stampClock()
-			return nil
+			return
 		case <-tick.C:
 		}
 		n.guard.Extend(pairing.ValidUntil(n.book.Self().Member))

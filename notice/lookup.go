@@ -42,14 +42,14 @@ func (n *Notices) Lookup(from proto.PeerID, m *proto.Message) {
 // runLookups asks targets which of the tasks that they accepted they still know: after a
 // target has restarted, because its store may have been restored or have lost a
 // record, and once an hour.
-func (n *Notices) runLookups(ctx context.Context) error {
+func (n *Notices) runLookups(ctx context.Context) {
 	tick := time.NewTicker(lookupEvery)
 	defer tick.Stop()
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			err = n.askAll()
 		case h := <-n.lookups:

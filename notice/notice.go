@@ -72,8 +72,8 @@ func (n *Notices) Connect(net Network) { n.net = net }
 func (n *Notices) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.handle(ctx) })
-	g.Go(func() error { return n.runReady(ctx) })
-	g.Go(func() error { return n.runLookups(ctx) })
+	g.Go(func() error { n.runReady(ctx); return nil })
+	g.Go(func() error { n.runLookups(ctx); return nil })
 	return g.Wait()
 }
 

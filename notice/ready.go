@@ -37,13 +37,13 @@ func (n *Notices) AnnounceServed() {
 }
 
 // runReady notifies the refused peers now and then.
-func (n *Notices) runReady(ctx context.Context) error {
+func (n *Notices) runReady(ctx context.Context) {
 	t := n.Clock.Ticker(readyEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-t.C:
 			n.announceRoom()
 		}

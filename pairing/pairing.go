@@ -115,7 +115,7 @@ func (p *Pairing) Connect(net Network, gossip Gossip, outbox Outbox) {
 // revocations after a restore.
 func (p *Pairing) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.keepIdentity(ctx) })
+	g.Go(func() error { p.keepIdentity(ctx); return nil })
 	g.Go(func() error { return p.compare(ctx) })
 	return g.Wait()
 }

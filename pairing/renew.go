@@ -26,14 +26,14 @@ const (
 // keepIdentity creates a new sealing key every week, removes keys that have nothing left
 // to open, and renews the certificate before it expires: on a schedule, and as soon as
 // an admin is connected.
-func (p *Pairing) keepIdentity(ctx context.Context) error {
+func (p *Pairing) keepIdentity(ctx context.Context) {
 	t := time.NewTimer(CheckFirst)
 	defer t.Stop()
 	var last string // error logged last
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-p.adminConnected:
 		case <-t.C:
 			t.Reset(p.untilNextCheck())

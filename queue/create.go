@@ -190,7 +190,7 @@ const confirmEvery = 10 * time.Second
 // confirmHomes asks admins to confirm the queues whose home is here and that were handed on
 // since the latest confirmation, until ctx ends. Then no former home can take them back, and
 // their chains of deeds stay short.
-func (qs *Queues) confirmHomes(ctx context.Context) error {
+func (qs *Queues) confirmHomes(ctx context.Context) {
 	tick := time.NewTicker(confirmEvery)
 	defer tick.Stop()
 	for {
@@ -198,7 +198,7 @@ func (qs *Queues) confirmHomes(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }

@@ -39,7 +39,7 @@ const (
 
 // watch tells the ownership subsystem which members could work, and announces the queues
 // of this node to others.
-func (qs *Queues) watch(ctx context.Context) error {
+func (qs *Queues) watch(ctx context.Context) {
 	members, spread, scan := qs.cfg.Clock.Ticker(memberEvery), qs.cfg.Clock.Ticker(announceEvery), qs.cfg.Clock.Ticker(scanEvery)
 	defer members.Stop()
 	defer spread.Stop()
@@ -52,7 +52,7 @@ func (qs *Queues) watch(ctx context.Context) error {
 		qs.parts.Tasks.FinishMoves(ctx)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-members.C:
 		case <-qs.changed:
 		case <-spread.C:

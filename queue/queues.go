@@ -181,8 +181,8 @@ func (qs *Queues) Run(ctx context.Context) error {
 	defer qs.running.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return qs.Driver.Run(ctx) })
-	g.Go(func() error { return qs.watch(ctx) })
-	g.Go(func() error { return qs.confirmHomes(ctx) })
+	g.Go(func() error { qs.watch(ctx); return nil })
+	g.Go(func() error { qs.confirmHomes(ctx); return nil })
 	err := g.Wait()
 	qs.background.Wait()
 	return err
