@@ -82,8 +82,13 @@ func (qs *Queues) handOff(ctx context.Context, record audit.RecordFunc, name str
 
 // Candidates returns the members that may be the home of a queue now.
 func (qs *Queues) Candidates() []gossip.Member {
-	return slices.DeleteFunc(qs.gossip.Members(), func(m gossip.Member) bool {
-		return !qs.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !qs.net.Connected(m.Peer)
+	return qs.candidates(qs.gossip.Members(), qs.net.Connected)
+}
+
+// candidates returns those of all that may be the home of a queue now.
+func (qs *Queues) candidates(all []gossip.Member, connected func(proto.PeerID) bool) []gossip.Member {
+	return slices.DeleteFunc(all, func(m gossip.Member) bool {
+		return !qs.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !connected(m.Peer)
 	})
 }
 
