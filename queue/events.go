@@ -136,7 +136,9 @@ func (l *eventLog) add(all []ownership.Event) {
 		}
 		switch e.Kind {
 		case ownership.EventConflict:
-			l.conflicts = appendBounded(l.conflicts, wire.LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
+			l.conflicts = appendBounded(l.conflicts, wire.LeaseConflict{
+				Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause,
+			}, maxConflicts)
 		case ownership.EventNotTaken:
 			if why := x.Queue + x.PeerID + x.Cause; l.lastRefused != why { // many tasks may be refused for the same reason
 				l.lastRefused = why

@@ -155,8 +155,11 @@ func Open(parts Parts, cfg Config) (*Queues, error) {
 	qs.Driver, err = ownership.Open(parts.Store, ownership.Parts{
 		Network: qs, Custody: Custody{qs}, Runner: Runner{qs}, Prober: Runner{qs}, Sealer: Results{qs}, Mover: Mover{qs}, Bodies: parts.Bodies,
 	}, ownership.Settings{
-		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, MayBeHome: qs.mayBeHome, MaxNames: cfg.MaxNames, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:])},
-		Self:   qs.self, Boot: parts.Outbox.Boot(), BootID: id,
+		Config: ownership.Config{
+			Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, MayBeHome: qs.mayBeHome,
+			MaxNames: cfg.MaxNames, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:]),
+		},
+		Self: qs.self, Boot: parts.Outbox.Boot(), BootID: id,
 		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
 		OnMisbehavior: func(p proto.PeerID, err error) { qs.net.Offend(p, err) },
 	})

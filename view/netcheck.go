@@ -12,7 +12,8 @@ import (
 func (v *Views) NetCheck() wire.NetCheck {
 	r, d := v.Net.Reach(), v.Net.Discovery()
 	c := wire.NetCheck{
-		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), transport.Multiaddrs{}.Loopback), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
+		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), transport.Multiaddrs{}.Loopback), Observed: []wire.Observed{},
+		NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
 		Reservations: []wire.Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []wire.Note{},
 	}
 	if !v.DHT {

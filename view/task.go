@@ -30,7 +30,10 @@ func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 	}
 	sortEvents(t.Events)
 	for _, a := range r.GetHistory() {
-		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Cause: a.GetCause().Name(), Error: a.GetError()})
+		t.History = append(t.History, wire.Attempt{
+			Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()),
+			ExitCode: a.GetExitCode(), Cause: a.GetCause().Name(), Error: a.GetError(),
+		})
 	}
 	return t
 }

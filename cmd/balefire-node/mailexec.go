@@ -163,7 +163,13 @@ func (w *app) runMail(ctx context.Context, r readable, program handler.Handler, 
 
 // runOf returns the run of a program for a mail.
 func runOf(d *wire.DeliveredMail) *handler.Run {
-	run := &handler.Run{Attempt: d.Attempt, Content: &proto.Content{Kind: d.Mail.Box, ContentType: d.Mail.ContentType, Traceparent: d.Mail.Trace}, Env: d.Env(), Body: bytes.NewReader(d.Mail.Body), BodySize: int64(len(d.Mail.Body))}
+	run := &handler.Run{
+		Attempt:  d.Attempt,
+		Content:  &proto.Content{Kind: d.Mail.Box, ContentType: d.Mail.ContentType, Traceparent: d.Mail.Trace},
+		Env:      d.Env(),
+		Body:     bytes.NewReader(d.Mail.Body),
+		BodySize: int64(len(d.Mail.Body)),
+	}
 	if id, err := proto.ParseMailID(d.Mail.ID); err == nil {
 		run.ID = proto.TaskID(id)
 	}
