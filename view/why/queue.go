@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -69,6 +70,11 @@ func (w *walk) queued(ctx context.Context, id proto.TaskID, rec *proto.Record) {
 		w.left(ctx, id)
 		return
 	}
+	w.grants(v, rec)
+}
+
+// grants explains which node runs a task of a queue whose home is this node, or why none does.
+func (w *walk) grants(v ownership.TaskView, rec *proto.Record) {
 	owner, queue := w.Book.NameOf(v.Peer), rec.GetQueue()
 	w.step(wire.StepQueueTask, wire.NoteArgs{Queue: queue, State: v.State, Attempts: int(v.Attempts), Abandons: int(v.Abandons)})
 	if len(v.Grants) > 0 {
@@ -118,10 +124,15 @@ func lastRefusal(grants []*proto.Granting, reason string) string {
 // left explains the state of a task stored here whose home is no longer this node.
 func (w *walk) left(ctx context.Context, id proto.TaskID) {
 	past, known, err := w.Leases.FormerTask(ctx, id)
+	w.former(past, err == nil && known)
+}
+
+// former explains what became of a task that was here, as far as that is known.
+func (w *walk) former(past ownership.FormerTask, known bool) {
 	home := w.Book.NameOf(past.Peer)
 	to := wire.NoteArgs{Peer: home}
 	switch {
-	case err != nil || !known || past.State.Terminal():
+	case !known || past.State.Terminal():
 		w.cause(wire.NoteEnding, wire.NoteArgs{})
 	case past.Code != 0:
 		w.step(wire.StepHandoff, to)

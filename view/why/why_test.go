@@ -290,3 +290,67 @@ func TestLastRefusal(t *testing.T) {
 		}
 	}
 }
+
+// A task of a queue whose home is this node waits for the first of these that is so.
+func TestTaskOfAQueueHere(t *testing.T) {
+	x := newScene(t)
+	view := func(state proto.TaskState, change func(*ownership.TaskView)) ownership.TaskView {
+		v := ownership.TaskView{
+			LeaseView: ownership.LeaseView{State: state.Name(), Epoch: proto.Seq{Boot: 4, Counter: 1}},
+			AtHead:    true, Active: true, Serving: 2, Available: 1,
+		}
+		change(&v)
+		return v
+	}
+	refused := []*proto.Granting{{Ended: "BUSY"}}
+	rec := &proto.Record{Queue: "build", Kind: "k", OrderingKey: "key", Options: &proto.TaskOptions{Require: []string{"gpu"}}}
+	for _, tt := range []struct {
+		name  string
+		v     ownership.TaskView
+		want  wire.Note
+		steps string
+		next  time.Duration
+	}{
+		{"it is leased", view(proto.Running, func(v *ownership.TaskView) {
+			v.Leased, v.Peer, v.Left, v.Grants, v.Paused = true, x.peer, time.Minute, refused, true
+		}), about(wire.NoteLeased, wire.NoteArgs{Peer: "b", Task: "t1"}), "queue_task granted", time.Minute},
+		{"it may run without a lease", view(proto.Indeterminate, func(v *ownership.TaskView) { v.Peer, v.Grants = x.peer, refused }), about(wire.NoteMayRun, wire.NoteArgs{Peer: "b"}), "queue_task granted", 0},
+		{"its queue is paused", view(proto.Pending, func(v *ownership.TaskView) { v.Paused, v.Blocked = true, true }), about(wire.NoteQueuePaused, wire.NoteArgs{Queue: "build"}), "queue_task", 0},
+		{"its lane is blocked", view(proto.Pending, func(v *ownership.TaskView) { v.Blocked, v.AtHead = true, false }), about(wire.NoteLaneBlocked, wire.NoteArgs{Queue: "build", Key: "key"}), "queue_task", 0},
+		{"another one of its lane comes first", view(proto.Pending, func(v *ownership.TaskView) { v.AtHead, v.Due = false, time.Minute }), about(wire.NoteLaneWaits, wire.NoteArgs{}), "queue_task", 0},
+		{"it is tried again later", view(proto.Retrying, func(v *ownership.TaskView) { v.Due, v.Reason, v.Serving = time.Hour, "so", 0 }), about(wire.NoteRetryWaits, wire.NoteArgs{Detail: "so"}), "queue_task", time.Hour},
+		{"no member has its kind", view(proto.Pending, func(v *ownership.TaskView) { v.Serving, v.Available = 0, 0 }), about(wire.NoteKindUnserved, wire.NoteArgs{Kind: "k", Names: []string{"gpu"}}), "queue_task", 0},
+		{"members have refused it", view(proto.Pending, func(v *ownership.TaskView) { v.Available, v.BackedOff, v.Grants = 0, 1, refused }), about(wire.NoteMembersRefused, wire.NoteArgs{Count: 1, Of: 2, Detail: "BUSY"}), "queue_task granted", 0},
+		{"all members are busy", view(proto.Pending, func(v *ownership.TaskView) { v.Available = 0 }), about(wire.NoteMembersBusy, wire.NoteArgs{Queue: "build", Of: 2}), "queue_task", 0},
+		{"it is granted next", view(proto.Pending, func(*ownership.TaskView) {}), about(wire.NoteGrantedNext, wire.NoteArgs{}), "queue_task", 0},
+	} {
+		w := x.walk()
+		w.grants(tt.v, rec)
+		w.want(t, tt.name, tt.want, tt.steps)
+		if (w.Next != nil) != (tt.next > 0) || w.Next != nil && !w.Next.Equal(birth.Add(tt.next)) {
+			t.Errorf("%s: the next step is at %v", tt.name, w.Next)
+		}
+	}
+}
+
+// A task whose queue has moved is on its way, refused, or there; one that is not known, or has
+// ended, is about to end here too.
+func TestTaskOfAQueueThatMoved(t *testing.T) {
+	x := newScene(t)
+	for _, tt := range []struct {
+		name  string
+		past  ownership.FormerTask
+		known bool
+		want  wire.Note
+		steps string
+	}{
+		{"it is not known", ownership.FormerTask{}, false, about(wire.NoteEnding, wire.NoteArgs{}), ""},
+		{"it has ended", ownership.FormerTask{State: proto.Success, Peer: x.peer}, true, about(wire.NoteEnding, wire.NoteArgs{}), ""},
+		{"the other home refuses it", ownership.FormerTask{Peer: x.peer, Going: true, Code: proto.CodeFull, Refused: "so"}, true, about(wire.NoteMoveRefused, wire.NoteArgs{Peer: "b", Refusal: "FULL", Detail: "so"}), "handoff"},
+		{"the other home has it", ownership.FormerTask{Peer: x.peer}, true, about(wire.NoteMoved, wire.NoteArgs{Peer: "b", Task: "t1"}), ""},
+	} {
+		w := x.walk()
+		w.former(tt.past, tt.known)
+		w.want(t, tt.name, tt.want, tt.steps)
+	}
+}
