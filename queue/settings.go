@@ -53,23 +53,31 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkQueue checks whether a queue can be set here, and what it would be set to.
 func (qs *Queues) checkQueue(name string, s wire.QueueSettings) error {
-	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
-	}
 	state := qs.Driver.QueueStates()[name]
 	self := qs.self
 	switch err := checkName(name); {
 	case err != nil:
 		return err
 	case !(s.Home == "" || s.Home == "here"):
-		return bad("home %.60q: must be here; use queue handoff to move it to another node", s.Home)
+		return fmt.Errorf("%w: home %.60q: must be here; use queue handoff to move it to another node", wire.ErrInvalid, s.Home)
 	case state == nil && s.Home == "":
 		_, err := qs.HomeOf(name)
 		return err
 	case state != nil && string(state.GetHome()) != string(self[:]):
 		home, _ := qs.parts.Book.Identify(state.GetHome())
 		return fmt.Errorf("%w: the home of queue %s is %s: set it there", wire.ErrRefused, name, home)
+	}
+	return checkSettings(s)
+}
+
+// checkSettings checks the settings that do not name nodes.
+func checkSettings(s wire.QueueSettings) error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
+	}
+	switch {
 	case s.OnLostLease != nil && !slices.Contains([]string{"", "continue", "stop"}, *s.OnLostLease):
 		return bad("on_lost_lease %.20q: must be continue or stop", *s.OnLostLease)
 	case s.Lanes != nil && !slices.Contains([]string{wire.LanesOrigin, wire.LanesShared}, *s.Lanes):
