@@ -87,7 +87,7 @@ func (p *pair) carry(ctx context.Context, from *fixture) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Second): // it may have been started again
+		case <-time.After(1009 * time.Millisecond): // it may have been started again; not when a node asks the other one, every 10 s
 		case a := <-boxes.exchanges.with(to.self).whole:
 			if payload, err := proto.Encode(nil, a); err != nil || !p.cut.Load() {
 				p.alpha.must(errors.Join(err, p.boxes(to).Receive(ctx, from.self, &proto.Message{Type: proto.TypeBoxTaken, Payload: payload})))
