@@ -150,10 +150,13 @@ func (k *Keys) SealingKey() KeyRecord {
 }
 
 // Rotate creates a new sealing key and writes it to disk before using it. Content sealed
-// to older keys still opens until [Keys.Expire] removes them. Suite 0 means the default
-// for this machine. If two calls run at the same time, one may fail with ErrExists.
+// to older keys still opens until [Keys.Expire] removes them. Its number is above those of
+// all keys here, and by the time above those of keys that were lost: peers use the highest.
+// Suite 0 means the default for this machine. If two calls run at the same time, one may
+// fail with ErrExists.
 func (k *Keys) Rotate(suite byte, now time.Time) error {
-	if err := k.rotate(cmp.Or(suite, defaultSuite()), k.SealingKey().Seq+1, now); err != nil {
+	seq := max(k.SealingKey().Seq+1, uint64(max(now.Unix(), 0)))
+	if err := k.rotate(cmp.Or(suite, defaultSuite()), seq, now); err != nil {
 		return fmt.Errorf("rotate the sealing key: %w", err)
 	}
 	return nil

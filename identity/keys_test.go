@@ -25,7 +25,7 @@ func TestKeysSurviveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
-		if err := made.Rotate(suite, today); err != nil {
+		if err := made.Rotate(suite, today); err != nil { // all in one second
 			t.Fatal(err)
 		}
 	}
@@ -37,7 +37,7 @@ func TestKeysSurviveARestart(t *testing.T) {
 		t.Error("loaded the key of another node")
 	}
 	a, b := made.SealingKey(), loaded.SealingKey()
-	if a.ID != b.ID || a.Seq != 4 || b.Seq != 4 || !a.NotAfter.Equal(b.NotAfter) {
+	if a.ID != b.ID || a.Seq != uint64(today.Unix())+2 || a.Seq != b.Seq || !a.NotAfter.Equal(b.NotAfter) {
 		t.Errorf("current key = %+v, want %+v", b, a)
 	}
 	if !bytes.Equal(made.KeyRecord().GetSignature(), loaded.KeyRecord().GetSignature()) {
@@ -116,6 +116,38 @@ func TestRootSurvivesARestart(t *testing.T) {
 	if err != nil || loaded.Mesh().ID != made.Mesh().ID {
 		t.Errorf("loaded the root of another mesh: %v", err)
 	}
+}
+
+// A sealing key made after a restore of an older copy has a higher number than all that were
+// lost: peers keep the one with the highest number that they know. A clock that was wrong when
+// a key was made does not end that.
+func TestNewKeyAfterARestoreIsTheNewest(t *testing.T) {
+	dir, copied := t.TempDir(), t.TempDir()
+	if _, err := CreateKeys(dir, today); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(copied, sealingDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{nodeKeyFile, filepath.Join(sealingDir, "1.key")} {
+		copyFile(t, filepath.Join(dir, name), filepath.Join(copied, name))
+	}
+	day := 24 * time.Hour
+	last := func(dir string, at ...time.Duration) uint64 {
+		k := loadedKeys(t, dir)
+		for _, d := range at {
+			before := k.SealingKey().Seq
+			if err := k.Rotate(0, today.Add(d)); err != nil || k.SealingKey().Seq <= before {
+				t.Fatalf("after key %d: %d, %v", before, k.SealingKey().Seq, err)
+			}
+		}
+		return k.SealingKey().Seq
+	}
+	lost := last(dir, 7*day, 14*day, 21*day, 28*day)
+	if got := last(copied, 28*day+time.Hour); got <= lost {
+		t.Errorf("the new key has number %d, a lost one had %d", got, lost)
+	}
+	last(copied, 20*365*day, 35*day, -100*365*day, 42*day)
 }
 
 // The same randomness yields the same node, for reproducible tests.
@@ -329,7 +361,7 @@ func TestKeyRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	second, err := VerifyKeyRecord(k.KeyRecord(), k.Peer(), today)
-	if err != nil || second.Seq != 2 || second.Suite != SuiteHybridAES {
+	if err != nil || second.Seq != uint64(today.Unix()) || second.Suite != SuiteHybridAES {
 		t.Fatalf("rotated record: %+v, %v", second, err)
 	}
 	if r, err := VerifyKeyRecord(first, k.Peer(), r.NotAfter.Add(time.Second)); !errors.Is(err, ErrExpired) || r.Seq != 1 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -51,6 +52,16 @@ func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 	return w, c
 }
 
+// keyFiles returns the files of the sealing keys of s.
+func keyFiles(t *testing.T, s *simNode) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.dir, datadir.Identity, "kem", "*.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 // Sealing keys change every week while a node is up, and no task is lost: neither one
 // that was sealed weeks ago nor one that is sealed to a removed key.
 func TestSealingKeysRotateUnderTasks(t *testing.T) {
@@ -74,7 +85,6 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 			}
 			return s.ID
 		}
-		first := b.node.keys.SealingKey().Seq
 		weeks := func(n int) {
 			for range n { // instead of waiting hours for the regular check
 				c.sleep(7 * day)
@@ -89,21 +99,22 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		old := submit()
 		a.halt()
 		weeks(3)
-		if got := b.node.keys.SealingKey().Seq; got != first+3 {
-			t.Errorf("after three weeks the key has number %d, want %d", got, first+3)
+		if got := len(keyFiles(t, b)); got != 4 {
+			t.Errorf("%d keys after three weeks, want 4", got)
 		}
+		newest := b.node.keys.SealingKey()
 		w.Heal()
 		a.start()
 		ended(old, "sealed three weeks ago")
-		if got, ok := a.node.book.KeyRecord(b.node.keys.Peer()); !ok || got.Seq != first+3 {
-			t.Errorf("the peer knows key %d, want %d", got.Seq, first+3)
+		if got, ok := a.node.book.KeyRecord(b.node.keys.Peer()); !ok || got.ID != newest.ID {
+			t.Errorf("the peer knows key %d, want %d", got.Seq, newest.Seq)
 		}
 		ended(submit(), "sealed to the new key")
 
 		c.sleep(7 * day) // while they are connected, by the regular check
 		time.Sleep(pairing.CheckEvery + time.Minute)
-		if got, _ := a.node.book.KeyRecord(b.node.keys.Peer()); got.Seq != first+4 {
-			t.Errorf("a connected peer knows key %d, want %d", got.Seq, first+4)
+		if got, _ := a.node.book.KeyRecord(b.node.keys.Peer()); got.Seq <= newest.Seq || got.ID != b.node.keys.SealingKey().ID {
+			t.Errorf("a connected peer knows key %d, want a newer one than %d", got.Seq, newest.Seq)
 		}
 
 		a.halt()
@@ -112,12 +123,44 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		w.Cut(1, 0)
 		a.start()
 		gone := submit()
-		if files, err := filepath.Glob(filepath.Join(b.dir, datadir.Identity, "kem", "*.key")); err != nil || len(files) > 10 {
-			t.Errorf("%d keys are stored, %v", len(files), err)
+		if got := len(keyFiles(t, b)); got > 10 {
+			t.Errorf("%d keys are stored", got)
 		}
 		time.Sleep(time.Minute)
 		w.Heal()
 		ended(gone, "sealed to a removed key")
+	})
+}
+
+// A node whose folder identity was restored from a copy that is weeks old makes a sealing key
+// at its first check that its peers take for newer than the lost ones.
+func TestSealingKeyAfterARestoreIsUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newResultMesh(t)
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		time.Sleep(2 * pairing.CheckFirst)
+		copied := keyFiles(t, b)
+		for range 5 {
+			c.sleep(7 * day)
+			if err := b.node.Pairing.RotateKeys(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		a.waitState(a.mustSubmit(sleepTask(time.Second, b.name)), "SUCCESS", 10*time.Minute)
+		b.halt()
+		for _, f := range keyFiles(t, b) {
+			if !slices.Contains(copied, f) {
+				if err := os.Remove(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		b.start()
+		time.Sleep(pairing.CheckFirst + time.Minute)
+		a.waitState(a.mustSubmit(sleepTask(time.Second, b.name)), "SUCCESS", 10*time.Minute)
 	})
 }
 
