@@ -240,6 +240,42 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 }
 
+// A member that never got the answer to its renewal, because it crashed, its disk was full
+// or the connection broke, gets its certificate with the next request: the admin knows a
+// newer one, which the member does not have.
+func TestALostRenewalIsAnsweredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		b.halt()
+		if err := a.node.book.Forget(t.Context(), mustKeys(t, b).Peer()); err != nil { // and the newer certificate
+			t.Fatal(err)
+		}
+		shorten(t, a, b, time.Now(), 10*day)
+		file := filepath.Join(b.dir, datadir.Identity, "membership.json")
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		until := time.Now().Add(300 * day)
+		time.Sleep(pairing.CheckFirst + 2*time.Minute)
+		if got, _ := a.node.book.Get(mustKeys(t, b).Peer()); got.Member.NotAfter.Before(until) {
+			t.Fatalf("the admin knows one that expires %s", got.Member.NotAfter)
+		}
+		b.halt() // as after a crash before the new certificate was in the file
+		if err := os.WriteFile(file, before, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		time.Sleep(3*pairing.CheckEvery + time.Minute)
+		if got := b.node.book.Self().Member; got.NotAfter.Before(until) {
+			t.Errorf("hours later the certificate of the member still expires %s", got.NotAfter)
+		}
+	})
+}
+
 // A certificate that expires soon is renewed when an admin connects, not only by the next
 // regular check.
 func TestCertificateIsRenewedWhenAnAdminConnects(t *testing.T) {

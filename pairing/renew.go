@@ -213,6 +213,8 @@ func (p *Pairing) renew(ctx context.Context, from proto.PeerID, r *proto.JoinReq
 		return nil, addressbook.ErrRevoked
 	case !ok:
 		return nil, errors.New("renewal: the node is not known here: send a hello first")
+	case known.Member.NotBefore.After(m.NotBefore) && sameStatement(known.Member, m) && known.Member.NotAfter.Sub(now) >= RenewBefore:
+		return &proto.JoinReply{Certificate: known.Member.Cert, Root: p.Mesh.Root}, nil // the answer with it was lost
 	case known.Member.NotBefore.After(m.NotBefore):
 		return nil, errors.New("renewal: a newer certificate of this node is known")
 	case !bytes.Equal(known.Member.Cert.GetDetails(), r.GetCertificate().GetDetails()):
@@ -237,4 +239,9 @@ func (p *Pairing) renew(ctx context.Context, from proto.PeerID, r *proto.JoinReq
 		}
 	}
 	return &proto.JoinReply{Certificate: cert, Root: p.Mesh.Root}, nil
+}
+
+// sameStatement reports whether two certificates of a node differ in their validity at most.
+func sameStatement(a, b identity.Member) bool {
+	return a.Name == b.Name && slices.Equal(a.Roles, b.Roles)
 }
