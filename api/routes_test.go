@@ -250,7 +250,7 @@ func peerRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/netcheck", "", 200, `"listen":["/ip4/127.0.0.1/tcp/`, nil},
 		{"GET", "/v1/events", "", 200, `"kind":"lan.stranger"`, nil},
 		{"GET", "/v1/events?after=1&limit=1&wait=2ms", "", 200, `"items":[{"seq":2,`, nil},
-		{"DELETE", "/v1/peers/laptop", "", 409, "2 tasks wait for it", nil},
+		{"DELETE", "/v1/peers/laptop", "", 409, "2 tasks and results wait for it", nil},
 		{"POST", "/v1/peers/tablet/revoke", `{"reason":"stolen"}`, 204, "", func() bool { return peer("tablet").State == "REVOKED" }},
 		{"DELETE", "/v1/peers/tablet", "", 204, "", func() bool { return len(n.Views.Peers()) == 1 }},
 		{"POST", "/v1/invitations", "", 201, `"ticket":"BALE1`, nil},

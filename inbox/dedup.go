@@ -13,6 +13,7 @@ import (
 type entry struct {
 	size     uint32 // bytes of its envelope
 	movedOn  bool   // it moved with its queue and may be live: settling does not forget it
+	untold   bool   // it ended without a result for its origin, which may ask for it: likewise
 	seq      proto.Seq
 	notAfter int64  // Unix milliseconds, by this node's clock
 	digest   uint64 // the first bytes of what was signed
@@ -177,7 +178,7 @@ func (idx *dedupIndex) load(id proto.TaskID, r *proto.Record, size uint32) {
 	p, _ := proto.PeerIDFrom(r.Peer)
 	e := entry{size: size, seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}
 	if r.State.Terminal() {
-		e.movedOn = r.Status == statusMoved
+		e.movedOn, e.untold = r.Status == statusMoved, r.Status == statusUntold
 		idx.setFinished(id, e, p, true)
 		return
 	}
@@ -234,7 +235,7 @@ func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, kee
 	e.origin = i
 	e.movedOn = e.movedOn && idx.moved < idx.maxMoved
 	idx.put(id, e)
-	if !e.movedOn {
+	if !e.movedOn && !e.untold {
 		heap.Push(&o.finished, finishedID{e.seq, id})
 	}
 	return o.covers(o.settled())

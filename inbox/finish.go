@@ -120,8 +120,13 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler
 	}
 }
 
+// statusUntold is the status of the record of a task that ended without a result for its origin.
+const statusUntold = "untold"
+
 // finishUntold finishes a task without telling its origin, which is no longer known because of
 // why: others wait for its place. An origin that is still a member was introduced again by now.
+// The task stays known until its time is over, whatever its origin has settled: no result of it
+// is here, and an origin that comes back would send a task that is not known here again.
 func (in *Inbox) finishUntold(ctx context.Context, j *job, to transition, res *handler.Result, keep bool, why error) error {
 	if err := in.tryFinish(ctx, j, to, res, keep, false); err != nil {
 		return err
@@ -143,6 +148,9 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 		to.apply(r, res, now)
 		rec, f = r, in.finished(j.key.ID, origin, r, res, now)
 		r.Stderr = "" // it is in the result
+		if !tell {
+			r.Status, remember = statusUntold, true
+		}
 		if remember {
 			return backlog.Tombstone
 		}
@@ -161,7 +169,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 			if kept != nil {
 				in.keys.Put(b, successKey(origin, rec.IdempotencyKey), kept)
 			}
-			e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
+			e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State, untold: !tell}
 			b.After(func() {
 				in.setFinished(j.key.ID, e, origin, remember)
 				in.keyEnded(rec, kept != nil)

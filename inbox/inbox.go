@@ -361,8 +361,17 @@ func (in *Inbox) HasRoom() bool {
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }
 
+// Unfinished returns how many tasks of an origin are here, or arriving, that have not ended.
+func (in *Inbox) Unfinished(p proto.PeerID) int {
+	idx := in.dedup
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
+	o, _ := idx.originOf(p)
+	return o.usage.live
+}
+
 // Knows reports whether the id is known here: in custody, being committed, or finished and
-// not settled.
+// not settled, or without a result for its origin.
 func (in *Inbox) Knows(id proto.TaskID) bool {
 	idx := in.dedup
 	idx.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
@@ -49,6 +50,46 @@ func TestATaskDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 		if n := f.results.count(); n != 1 || len(lost) != 1 {
 			t.Errorf("%d results, untold %v", n, lost)
 		}
+	})
+}
+
+// A task that ended without a result for its origin stays known until its time is over, also
+// if its origin settled it long ago: it asks for the task when it comes back, and would send
+// one again that is not known here (I6).
+func TestAnUntoldEndIsRemembered(t *testing.T) {
+	var lost []proto.TaskID
+	wall := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	cfg := untold(&lost)
+	cfg.Clock = wall.Clock()
+	inBubble(t, cfg, []Spec{works()}, func(f *fixture) {
+		gone, told := f.task(), f.task()
+		f.in.parts.Results = refusingResults{f.results, always(ErrNoOrigin), "1"}
+		f.accept(0, gone, told)
+		f.in.Settle(home, told.Header.Seq)
+		f.run()
+		known := func(when string, want bool) {
+			t.Helper()
+			if !f.in.Knows(gone.Header.ID) == want || f.in.Knows(told.Header.ID) {
+				t.Errorf("%s: the untold task is known: %v, want %v; the told one: %v", when, f.in.Knows(gone.Header.ID), want, f.in.Knows(told.Header.ID))
+			}
+		}
+		wait(2 * time.Minute)
+		f.expect(told, proto.Success)
+		if len(lost) != 1 {
+			t.Fatalf("untold %v", lost)
+		}
+		known("after its end", true)
+		f.in.Settle(home, proto.Seq{Boot: 1, Counter: 99})
+		wait(time.Minute)
+		known("after a later mark", true)
+		f.restart()
+		f.run()
+		wait(2 * ageEvery)
+		known("after a restart", true)
+		f.accept(0, gone) // a copy of it
+		wall.Advance(time.Hour + 2*proto.Skew)
+		wait(2 * ageEvery)
+		known("after its time", false)
 	})
 }
 

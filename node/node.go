@@ -171,7 +171,7 @@ func (n *Node) openSubsystems() (err error) {
 		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
 		DHT: n.cfg.Net.DHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
-	n.Pairing.Connect(n.net, n.gossip, n.outbox)
+	n.Pairing.Connect(n.net, n.gossip, n.outbox, n.inbox)
 	n.Queues.Connect(n.net, n.gossip)
 	n.transfers.Connect(n.net)
 	n.notices.Connect(n.net)

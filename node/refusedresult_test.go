@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -117,7 +118,8 @@ func TestResultsThatComeTooLate(t *testing.T) {
 	})
 }
 
-// A result for a node that is no longer known here is an event: nobody gets it.
+// A result for a node that is no longer known here is an event: nobody gets it. The task is
+// not run again when the node is back and asks for it (I6): the checker reports that.
 func TestResultForAForgottenHomeIsAnEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,12 +128,47 @@ func TestResultForAForgottenHomeIsAnEvent(t *testing.T) {
 		home, target := w.nodes[0], w.nodes[1]
 		id := home.mustSubmit(sleepTask(time.Minute, "n1"))
 		time.Sleep(10 * time.Second)
+		home.waitState(home.mustSubmit(sleepTask(time.Second, "n1")), "SUCCESS", 30*time.Second) // both are settled
 		w.Unplug(1)
-		time.Sleep(40 * time.Second)
-		if err := target.node.Pairing.Forget(t.Context(), "n0"); err != nil {
+		time.Sleep(10 * time.Second)
+		if err := target.node.book.Forget(t.Context(), mustKeys(t, home).Peer()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Minute)
 		target.wantResultEvent(wire.EventResultDead, id, "result_unsealed")
+		w.Plug(1)
+		time.Sleep(2 * time.Hour) // and the hourly lookup
+		if task, err := home.node.Views.Task(t.Context(), id); err != nil || task.State != "RUNNING" {
+			t.Errorf("at its home the task is %s, %v", task.State, err)
+		}
+	})
+}
+
+// A peer is not forgotten while a task of it is here, or the result waits for it: it would send
+// the task again.
+func TestHomeIsNotForgottenWhileItsTaskIsHere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := newResultMesh(t)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		id := home.mustSubmit(sleepTask(time.Minute, "n1"))
+		time.Sleep(10 * time.Second)
+		w.Unplug(1)
+		refused := func(text string) {
+			t.Helper()
+			if err := target.node.Pairing.Forget(t.Context(), "n0"); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), text) {
+				t.Errorf("forget: %v, want %q", err, text)
+			}
+		}
+		refused("1 tasks of it are here")
+		time.Sleep(time.Minute)
+		refused("1 tasks and results wait for it")
+		w.Plug(1)
+		home.waitState(id, "SUCCESS", 10*time.Minute)
+		time.Sleep(time.Minute)
+		if err := target.node.Pairing.Forget(t.Context(), "n0"); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -23,11 +23,15 @@ func (p *Pairing) Unblock(ctx context.Context, ref string) error {
 }
 
 // Forget removes a peer from the address book. Its certificate stays valid; to keep the
-// peer out, block it.
+// peer out, block it. It is refused while something waits for the peer, or a task of it is
+// here: the peer would get no result.
 func (p *Pairing) Forget(ctx context.Context, ref string) error {
 	return p.change(ctx, ref, "peer.forget", func(peer proto.PeerID) error {
 		if w := p.outbox.Waiting(peer); w > 0 {
-			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block the peer", wire.ErrRefused, w)
+			return fmt.Errorf("%w: %d tasks and results wait for it: cancel the tasks and wait until the results are there, or block the peer", wire.ErrRefused, w)
+		}
+		if n := p.inbox.Unfinished(peer); n > 0 {
+			return fmt.Errorf("%w: %d tasks of it are here and have not ended: wait for them, or block the peer", wire.ErrRefused, n)
 		}
 		if err := p.Book.Forget(ctx, peer); err != nil {
 			return err

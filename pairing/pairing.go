@@ -81,6 +81,9 @@ type Gossip interface {
 // An Outbox knows how many tasks and results wait for a peer.
 type Outbox interface{ Waiting(p proto.PeerID) int }
 
+// An Inbox knows how many tasks of a peer are here and have not ended.
+type Inbox interface{ Unfinished(p proto.PeerID) int }
+
 // A Pairing admits members and keeps this node one. Its methods are safe for concurrent
 // use.
 type Pairing struct {
@@ -88,6 +91,7 @@ type Pairing struct {
 	net    Network
 	gossip Gossip
 	outbox Outbox
+	inbox  Inbox
 
 	revocations    *revocationLog
 	requests       *requests
@@ -107,8 +111,8 @@ func New(parts Parts) (*Pairing, error) {
 }
 
 // Connect adds the subsystems that are opened after New.
-func (p *Pairing) Connect(net Network, gossip Gossip, outbox Outbox) {
-	p.net, p.gossip, p.outbox = net, gossip, outbox
+func (p *Pairing) Connect(net Network, gossip Gossip, outbox Outbox, inbox Inbox) {
+	p.net, p.gossip, p.outbox, p.inbox = net, gossip, outbox, inbox
 }
 
 // Run renews keys and certificate of this node until ctx is done, and compares
