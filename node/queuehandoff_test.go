@@ -150,6 +150,39 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 	})
 }
 
+// A node that ran tasks of a home that was revoked since keeps their results as for a home that
+// has lost them, for a limited time; why says that the home was revoked.
+func TestResultsForARevokedHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 10*time.Second)
+		defer c.close()
+		time.Sleep(10 * time.Second)
+		c.handOffAndWait(0, 2, nil)
+		time.Sleep(time.Minute) // all have learned of it
+		c.waitAccepted(2, c.submitMany(1, 6))
+		time.Sleep(5 * time.Second)
+		c.nodes[2].crash()
+		time.Sleep(20 * time.Second)
+		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n2", "lost"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		node := c.nodes[0].node
+		held, err := node.Queues.Driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home }, 100)
+		if err != nil || len(held) == 0 {
+			t.Fatalf("%d results wait: %v", len(held), err)
+		}
+		for _, v := range held {
+			if !v.Unknown {
+				t.Errorf("the result of %s is kept without a limit, as %s", v.Task, v.State)
+			}
+			if why, err := node.Explainer.Why(t.Context(), v.Task.String()); err != nil || why.Cause.Code != wire.NoteQueueHomeLost || why.Cause.State != "REVOKED" {
+				t.Errorf("why: %+v, %v", why.Cause, err)
+			}
+		}
+	})
+}
+
 // A home that received a queue from a member that was revoked since gets a confirmation
 // of an admin: nodes that learn of the queue later accept it.
 func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {

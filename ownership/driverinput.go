@@ -362,6 +362,12 @@ func (d *Driver) Revoked(p proto.PeerID) {
 	d.enqueue(context.Background(), func() { d.merge(d.home.Revoked(p, d.now())) })
 }
 
+// HomeRevoked is called repeatedly while p, the home of leases of this node, is revoked: see
+// [Owner.HomeRevoked].
+func (d *Driver) HomeRevoked(p proto.PeerID) {
+	d.enqueue(context.Background(), func() { d.merge(d.owner.HomeRevoked(p, d.now())) })
+}
+
 // SetActive sets whether this node may grant to others and reclaim leases (I16).
 func (d *Driver) SetActive(on bool) {
 	d.enqueue(context.Background(), func() {

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/ownership/dispatch"
@@ -191,4 +192,39 @@ func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The results for a home that was revoked are kept until a day after their tasks have expired,
+// in case its queue is seized, and not longer: nobody else takes them.
+func TestResultsForARevokedHomeAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCluster(t, 2, 3*time.Second)
+		defer w.close()
+		for i := range 6 {
+			w.nodes[0].add(i, nil)
+		}
+		time.Sleep(time.Second)
+		w.nodes[0].crash()
+		w.members()
+		time.Sleep(time.Minute)
+		owner := w.nodes[1].driver
+		kept := func() int {
+			all, err := owner.Leases(t.Context(), func(v LeaseView) bool { return !v.Home }, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		results := kept()
+		for hours := range 48 {
+			owner.HomeRevoked(testPeer(0))
+			if n := kept(); hours < 24 && (n == 0 || n != results) {
+				t.Fatalf("%d of %d results are kept after %d hours", n, results, hours)
+			}
+			time.Sleep(time.Hour)
+		}
+		if n := kept(); n != 0 {
+			t.Errorf("%d results of tasks whose time passed a day ago are kept for a revoked home", n)
+		}
+	})
 }

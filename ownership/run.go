@@ -127,9 +127,22 @@ func (o *Owner) homeUnknown(r *run) {
 	}
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
-		o.event(lostKind(r), r, "its home has lost the task, and its time has passed")
+		o.event(lostKind(r), r, "its home has lost the task or was revoked, and its time has passed")
 		o.close(r)
 	}
+}
+
+// HomeRevoked is called repeatedly while p, the home of leases of this node, is revoked: nobody
+// answers there. Their ends are kept for as long as for a home that does not know the tasks: an
+// admin may seize the queue.
+func (o *Owner) HomeRevoked(p proto.PeerID, now Now) Output {
+	out := o.beginInput(now)
+	for r := range each[*run](o.live) {
+		if r.home == p {
+			o.homeUnknown(r)
+		}
+	}
+	return *out
 }
 
 // unknownRetention is how long past not_after the end of a task is kept for a home that

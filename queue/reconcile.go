@@ -33,10 +33,20 @@ func (qs *Queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map
 	for p := range qs.lostOwners() {
 		qs.Driver.Dead(p)
 	}
-	started := proto.LeaseStarted.Name()
-	found, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started && v.Running }, maxHeld)
+	started, homes := proto.LeaseStarted.Name(), map[proto.PeerID]bool{}
+	found, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool {
+		if !v.Home {
+			homes[v.Peer] = true
+		}
+		return !v.Home && v.State == started && v.Running
+	}, maxHeld)
 	if err != nil {
 		return nil
+	}
+	for p := range homes {
+		if qs.parts.Book.Revoked(p) {
+			qs.Driver.HomeRevoked(p)
+		}
 	}
 	now := map[proto.TaskID]bool{}
 	for _, v := range found {

@@ -223,7 +223,7 @@ func (w *walk) leased(ctx context.Context, ref string) bool {
 	case v.State == proto.LeaseReceived.Name():
 		st := w.Inbox.Status()
 		w.cause(wire.NoteWaitsForSlot, wire.NoteArgs{Count: st.Used, Of: st.Slots})
-	case v.Unknown:
+	case v.Unknown && !w.Book.Revoked(v.Peer):
 		w.cause(wire.NoteHomeForgot, at)
 	case alarm != nil:
 		w.Cause = *alarm
