@@ -23,7 +23,7 @@ type Tuning struct {
 	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms)
 	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms)
 	SyncInterval   time.Duration // between two exchanges with a random node, and at least between two published roots
-	PruneAge       time.Duration // dead and stopped nodes are forgotten after this time
+	PruneAge       time.Duration // dead nodes are forgotten after this time
 	PruneInterval  time.Duration // between two checks for nodes to forget
 	PruneLimit     int           // nodes forgotten per check
 	MaxMembers     int           // further ones are rejected; default 4096

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Prune forgets up to limit nodes that have been dead or gone for longer than age, the
+// Prune forgets up to limit nodes that have been dead for longer than age, the
 // longest first, and returns them. With dry it only returns them. Only liveness is
 // forgotten: the node stays a member, and gets a new row when it returns.
 func (c *Core) Prune(now, age time.Duration, limit int, dry bool) ([]proto.PeerID, []Action) {
@@ -31,11 +31,12 @@ func (c *Core) prune(now, age time.Duration, limit int) []*member {
 	return stale
 }
 
-// prunable returns the members that may be forgotten.
+// prunable returns the members that may be forgotten. One that has left is not: with its row
+// this node would forget that nothing is to be heard of it, and call itself isolated.
 func (c *Core) prunable(now, age time.Duration, limit int) []*member {
 	var stale []*member
 	for _, m := range c.members {
-		if m.gone() && now-m.since > age {
+		if m.status == Dead && now-m.since > age {
 			stale = append(stale, m)
 		}
 	}

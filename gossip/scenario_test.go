@@ -90,6 +90,46 @@ func TestPrunedNodesReturn(t *testing.T) {
 	}
 }
 
+// The last node of a mesh whose other members were stopped is not isolated, however long ago
+// that was (I16).
+func TestTheLastNodeIsNotIsolated(t *testing.T) {
+	s := newSim(1, 3, tuned(func(t *Tuning) { t.PruneAge, t.PruneInterval = 5*time.Minute, time.Minute }))
+	s.run(10 * time.Second)
+	s.stop(s.nodes[1])
+	s.stop(s.nodes[2])
+	for at := range 15 {
+		s.run(time.Minute)
+		if s.nodes[0].core.Isolated(s.now) {
+			t.Fatalf("isolated %d minutes after the others were stopped", at+1)
+		}
+	}
+}
+
+// What a node keeps of members that come and go does not grow: one row for each member of the
+// mesh, however often it dies or is stopped.
+func TestComingAndGoingLeavesOneRowEach(t *testing.T) {
+	s := newSim(1, 30, tuned(func(t *Tuning) { t.PruneAge, t.PruneInterval = 5*time.Minute, time.Minute }))
+	s.run(time.Minute)
+	for round := range 8 {
+		for i, n := range s.nodes[10:] {
+			if (i+round)%2 == 0 {
+				s.stop(n)
+			} else {
+				s.kill(n)
+			}
+		}
+		s.run(10 * time.Minute)
+		for _, n := range s.nodes[10:] {
+			s.start(n)
+		}
+		s.run(2 * time.Minute)
+	}
+	c := s.nodes[0].core
+	if len(c.members) != 29 || c.alive != 29 || c.left != 0 || c.counts.Pruned == 0 {
+		t.Errorf("%d rows, %d alive, %d left after %d were pruned", len(c.members), c.alive, c.left, c.counts.Pruned)
+	}
+}
+
 // Partitions, one-way cuts and a total outage heal without intervention, and a node that
 // leaves is seen as LEFT at once.
 func TestPartitionsHeal(t *testing.T) {

@@ -95,7 +95,7 @@ const (
 	Eligible                    // it may receive new work again: its recovery time is over
 	Suppressed                  // it flapped during its recovery time, which restarts
 	Described                   // its record changed, other than in load and measurements
-	Pruned                      // it was dead or gone for PruneAge and is forgotten
+	Pruned                      // it was dead for PruneAge and is forgotten
 	Refuted                     // this node was accused and refuted it
 	Isolation                   // this node became isolated, or stopped being so: see On
 	Alarm                       // something needs attention: see Cause

@@ -28,7 +28,7 @@ const (
 	EventMemberEligible   = "member.eligible"           // it may get new work again
 	EventMemberSuppressed = "member.suppressed"         // it failed again during its recovery time, which restarts
 	EventMemberDescribed  = "member.described"          // what it says of itself changed
-	EventMemberPruned     = "member.pruned"             // it was gone for mesh.prune_age and is forgotten
+	EventMemberPruned     = "member.pruned"             // it was dead for mesh.prune_age and is forgotten
 	EventMemberRefuted    = "member.refuted"            // this node refuted that it is dead: by (the member that said so)
 	EventMemberIsolated   = "member.isolated"           // this node became isolated, or is no longer: to (isolated, connected)
 	EventMemberAlarm      = "member.alarm"              // something about a member needs attention: by, detail
