@@ -216,9 +216,11 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		j.kind, j.h, j.origin, j.lease = l.Kind, h, l.Origin, &l
 		j.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, Options: &proto.TaskOptions{MaxAttempts: l.Attempts}}
 		j.stored = &proto.Stored{Envelope: l.Envelope, Record: j.rec, Key: l.Key[:]}
-		rn.slots.acquire(j, false)
 		if l.Interrupted != nil {
 			j.epoch, j.attempt = l.Interrupted.Epoch, l.Interrupted.Attempt
+		}
+		rn.slots.acquire(j, false)
+		if l.Interrupted != nil {
 			rn.spawn(func() error { rn.askLeased(jobCtx, j); return nil })
 		} else {
 			rn.spawn(func() error { rn.runLeased(jobCtx, j); return nil })
@@ -246,7 +248,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 	if !ok {
 		return
 	}
-	j.epoch, j.attempt = start.Epoch, start.Attempt
+	rn.slots.number(j, start.Epoch, start.Attempt)
 	began := rn.cfg.Clock.Now()
 	switch {
 	case j.h == nil:

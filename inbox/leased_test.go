@@ -278,3 +278,19 @@ func TestLeasesAndTasksTakeTurns(t *testing.T) {
 		})
 	}
 }
+
+// The running tasks may be listed while a granted task gets the number of its start, which its
+// home permits only after it has its slot: the race detector reports nothing.
+func TestRunningTasksAreListedAtAGrantedStart(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		f.in.Connect(&grants{onReady: func() { time.Sleep(time.Second) }})
+		f.run()
+		a := f.task()
+		f.in.Lease(Leased{ID: a.Header.ID, Queue: "a", Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+		for range 40 {
+			f.in.Running()
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+}

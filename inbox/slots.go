@@ -32,7 +32,7 @@ type job struct {
 	rec       *proto.Record // the holder's own copy
 	h         *registration
 	origin    proto.PeerID
-	epoch     proto.Seq
+	epoch     proto.Seq   // like attempt guarded by slots.mu once it has a slot
 	attempt   uint32      // number of the start that this job leads to
 	idemKey   string      // (origin, idempotency key); empty: none
 	timer     *time.Timer // of the run; nil: none; owned by the worker
@@ -234,6 +234,13 @@ func (s *slots) begin(j *job, now time.Time, boot time.Duration) bool {
 	}
 	signal(s.begun)
 	return true
+}
+
+// number sets the epoch and the number of the start of j, which may have a slot already.
+func (s *slots) number(j *job, epoch proto.Seq, attempt uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j.epoch, j.attempt = epoch, attempt
 }
 
 // stop tells j to stop; hard: at once. The first reason counts.

@@ -93,9 +93,9 @@ func (in *Inbox) Running() []RunningTask {
 	claims := in.slots.running()
 	out := make([]RunningTask, len(claims))
 	for i, j := range claims {
-		out[i] = RunningTask{ID: j.key.ID, Kind: j.kind, Origin: j.origin, Attempt: j.attempt}
+		out[i] = RunningTask{ID: j.key.ID, Kind: j.kind, Origin: j.origin}
 		in.slots.mu.Lock()
-		out[i].Since, out[i].Stopped = j.began, j.why.String()
+		out[i].Attempt, out[i].Since, out[i].Stopped = j.attempt, j.began, j.why.String()
 		in.slots.mu.Unlock()
 	}
 	return out
