@@ -14,7 +14,7 @@ type Member struct {
 	Eligible    bool // may receive new work: ALIVE, RUNNING, and not recovering
 	Connected   bool
 	Incarnation uint64
-	Since       time.Duration     // time since the last status change
+	Since       time.Duration     // time since the last status change; of a pruned node, since it died
 	Heard       time.Duration     // time since its last message to this node; negative: never
 	Flaps       int               // during the current recovery time
 	Record      *proto.NodeRecord // newest; nil: none received. Must not be modified

@@ -25,7 +25,9 @@ func (c *Core) prune(now, age time.Duration, limit int) []*member {
 		c.counts.Pruned++
 		c.tombstones.add(m.id, m.incarnation)
 		c.remove(m)
-		c.row(m.id) // still a member of the mesh, with unknown liveness
+		if again := c.row(m.id); again != nil { // still a member of the mesh, with unknown liveness
+			again.since = m.since
+		}
 		c.emit(Event{Kind: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
 	}
 	return stale

@@ -23,6 +23,25 @@ func (c *cluster) audited(s *simNode, action, subject string) bool {
 	return slices.ContainsFunc(found, func(l audit.Record) bool { return strings.Contains(l.Detail["subject"], subject) })
 }
 
+// The alarm about a home that has been dead for so long that it was pruned tells since when, and
+// not how long this node has run.
+func TestAlarmOfAPrunedHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, lanLink, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
+			cfg.Mesh.PruneAge, cfg.Mesh.PruneInterval = 2*time.Minute, time.Minute
+		}), time.Second)
+		defer c.close()
+		time.Sleep(20 * time.Minute)
+		c.nodes[0].crash()
+		time.Sleep(10 * time.Minute)
+		q, err := c.nodes[1].node.Queues.Get(t.Context(), "build")
+		if a := q.Alarm; err != nil || a == nil || a.State != "UNKNOWN" || a.Seconds < 9*60 || a.Seconds > 11*60 {
+			t.Errorf("%+v, %v", q.Alarm, err)
+		}
+	})
+}
+
 // Each node reports what waits for the lost home of a queue and what runs for it; a
 // seizure by an operator ends that. When the old home returns it hands over what it has
 // and is a member like any other. Nothing counts twice (I3, I5).

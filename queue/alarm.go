@@ -32,7 +32,11 @@ func (qs *Queues) HomeGone(p proto.PeerID) (state string, since time.Time, gone 
 	case known && (m.Status == gossip.Dead || m.Status == gossip.Left):
 		return m.Status.String(), now.Add(-m.Since), true
 	case (!known || m.Status == gossip.Unknown || !member) && now.Sub(qs.cfg.Started) > quietStart:
-		return gossip.Unknown.String(), qs.cfg.Started, true
+		since = qs.cfg.Started
+		if died := now.Add(-m.Since); m.Status == gossip.Unknown && died.After(since) { // it was pruned
+			since = died
+		}
+		return gossip.Unknown.String(), since, true
 	}
 	return "", since, false
 }

@@ -127,7 +127,7 @@ const (
 
 // What blocks a queue, or a task of one.
 const (
-	NoteQueueHomeLost  NoteCode = "queue_home_lost"   // the home is lost: queue, peer, state (DEAD, LEFT, REVOKED; UNKNOWN: nothing has been received about it since this node started), seconds, count (tasks of this node that wait), held
+	NoteQueueHomeLost  NoteCode = "queue_home_lost"   // the home is lost: queue, peer, state (DEAD, LEFT, REVOKED; UNKNOWN: nothing has been received about it since this node started, or it has been dead for longer than mesh.prune_age), seconds, count (tasks of this node that wait), held
 	NoteOldHomeLost    NoteCode = "old_home_lost"     // it was sent to a former home that is lost: queue, peer, other (the home now), task
 	NoteOldHomeKeepsIt NoteCode = "old_home_keeps_it" // the same, and this node is the home now: queue, peer, other
 	NoteQueuePaused    NoteCode = "queue_paused"      // queue, peer (its home; empty: this node)
