@@ -116,19 +116,25 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.P
 	return r.State, nil
 }
 
-// cancelAgain overwrites an earlier cancellation that has not been answered.
+// cancelAgain overwrites an earlier cancellation that has not been answered, in one batch
+// with the task.
 func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.PendingChange, into func(*store.Batch)) error {
-	var b store.Batch
-	into(&b)
-	if err := o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
-		return err
-	}
-	err := o.backlog.Change(ctx, []backlog.Edit{{Key: cancel}}, func(_ int, r *proto.Record) backlog.Action {
+	again, err := o.backlog.Prepare(backlog.Edit{Key: cancel}, func(r *proto.Record) backlog.Action {
 		r.CancelHard, r.Reason, r.DueMs = step.Record().CancelHard, step.Record().Reason, 0
 		return backlog.Requeue
-	})[0]
-	if errors.Is(err, backlog.ErrNotFound) {
-		return nil // it has just been answered
+	})
+	answered := errors.Is(err, backlog.ErrNotFound) // just now
+	if err != nil && !answered {
+		return err
+	}
+	var b store.Batch
+	into(&b)
+	if !answered {
+		again.AddTo(&b)
+	}
+	err = o.store.Apply(context.WithoutCancel(ctx), &b)
+	if err != nil && !answered {
+		again.Discard()
 	}
 	return err
 }

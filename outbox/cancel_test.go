@@ -203,6 +203,30 @@ func TestHardCancelAfterSoftCancel(t *testing.T) {
 	})
 }
 
+// A hard cancellation after a soft one is one batch: a crash leaves both the task and what is
+// sent to its owner hard, or neither.
+func TestHardCancelIsOneBatch(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		cut := h.connect(g)
+		synctest.Wait()
+		cut()
+		h.cancel(id, false, accepted)
+		before := h.store.Counters().Batches
+		h.cancel(id, true, accepted)
+		if n := h.store.Counters().Batches - before; n != 1 {
+			t.Errorf("it took %d batches", n)
+		}
+		h.crash()
+		defer h.connect(g)()
+		time.Sleep(time.Minute)
+		if got := g.cancelRequests(); len(got) != 1 || !got[0].Hard {
+			t.Errorf("after a crash its owner was sent %v", got)
+		}
+	})
+}
+
 // I11: a task that fails while it is asked to stop, to move to another queue, is a
 // dead letter like any other, also once it is redriven.
 func TestFailureOfAMovingTask(t *testing.T) {
