@@ -259,6 +259,9 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 		res := rn.handle(jobCtx, j)
 		why := rn.slots.release(j, len(res.Output))
 		e := leaseEnd(res, why)
+		if e.Cause == proto.CauseStopped && j.began.IsZero() {
+			e.Cause, e.Reason = proto.Unstarted, "it was told to stop before its handler was called"
+		}
 		e.MaxAttempts = j.h.maxAttempts(j.rec.Options.GetMaxAttempts())
 		if e.Outcome != nil {
 			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), rn.cfg.Clock.Now().UnixMilli()

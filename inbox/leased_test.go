@@ -279,6 +279,25 @@ func TestLeasesAndTasksTakeTurns(t *testing.T) {
 	}
 }
 
+// A granted task that is told to stop before its handler is called is given back as one that did
+// not start, also if its home has permitted the start meanwhile: the start may belong to the next
+// grant of a task whose lease was lost while it waited for its slot, and counts against nobody.
+func TestGrantedTaskThatIsStoppedBeforeItsStart(t *testing.T) {
+	s, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		id := a.Header.ID
+		g := &grants{onReady: func() { f.in.StopLease(id, false, false) }}
+		f.in.Connect(g)
+		f.run()
+		f.in.Lease(Leased{ID: id, Kind: "work", Origin: home, Home: other, Mode: proto.AtMostOnce, Envelope: a.Envelope})
+		wait(time.Second)
+		if ends, _ := g.soFar(); len(ends) != 1 || ends[0].Cause != proto.Unstarted || ends[0].Outcome != nil || s.starts(id) != 0 {
+			t.Errorf("%d starts, ended as %+v", s.starts(id), ends)
+		}
+	})
+}
+
 // The running tasks may be listed while a granted task gets the number of its start, which its
 // home permits only after it has its slot: the race detector reports nothing.
 func TestRunningTasksAreListedAtAGrantedStart(t *testing.T) {
