@@ -93,6 +93,49 @@ func TestLostLookupReplyIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// A second report that a task is not known, which answers a lookup from before the task was sent
+// again and comes when it runs already, does not send it once more: it would run a second time
+// after its end (I6; the checker reports that).
+func TestLateLookupReplyIsIgnored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var replies atomic.Int32
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+			quietMesh(s, cfg)
+			configure := cfg.Simulated.Transport
+			cfg.Simulated.Transport = func(c *transport.Config) {
+				configure(c)
+				receive := c.Lookup
+				c.Lookup = func(from proto.PeerID, m *proto.Message) {
+					if m.GetType() == proto.TypeLookupReply && replies.Add(1) == 1 {
+						again := &proto.Message{Type: m.GetType(), Payload: slices.Clone(m.GetPayload())}
+						time.AfterFunc(30*time.Second, func() { receive(from, again) })
+					}
+					receive(from, m)
+				}
+			}
+		})
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		id := home.mustSubmit(sleepTask(10*time.Minute, "n1"))
+		home.waitState(id, "RUNNING", time.Minute)
+		target.crash()
+		target.deleteTasks(t, []string{id})
+		target.start()
+		task := home.waitState(id, "SUCCESS", 2*time.Hour)
+		time.Sleep(time.Minute)
+		again := 0
+		for _, e := range task.Events {
+			if e.Cause == proto.TaskForgotten.Name() {
+				again++
+			}
+		}
+		if again != 1 || replies.Load() != 1 {
+			t.Errorf("%d replies: it was sent again %d times", replies.Load(), again)
+		}
+	})
+}
+
 // A target that was restored from a snapshot, with BALEFIRE_LONG=1 from yesterday's, has lost
 // what it accepted after that. Its home sends a task that may run twice again, and the target,
 // which may have run it, leaves it to a person; a task that may not run twice is left to a

@@ -3,6 +3,7 @@ package notice
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 const (
 	lookupEvery  = 10 * time.Second // between two checks for targets to ask
 	lookupRepeat = time.Hour        // between two lookups at a target that did not restart
+	lookupStale  = 10 * time.Minute // after a report about a task counted, another one may answer an earlier lookup
 )
 
 type lookupMessage struct {
@@ -65,6 +67,7 @@ func (n *Notices) runLookups(ctx context.Context) {
 
 // askAll asks each connected target that is due, with one message per call.
 func (n *Notices) askAll() (err error) {
+	n.dropForgotten()
 	now := n.Clock.Boot()
 	for _, p := range n.net.ConnectedPeers() {
 		known, ok := n.Book.Get(p)
@@ -117,13 +120,36 @@ func (n *Notices) HandleLookup(ctx context.Context, from proto.PeerID, m *proto.
 		if err != nil {
 			return err
 		}
+		if n.forgottenLately(id) { // the task was sent again since, and may run: if not, that is found at the next lookup
+			continue
+		}
 		counted, err := n.Outbox.HandleUnknown(ctx, from, id)
 		failed = errors.Join(failed, err)
 		if counted {
+			n.mu.Lock()
+			n.forgotten[id] = n.Clock.Boot()
+			n.mu.Unlock()
 			n.Event(wire.EventTaskForgotten, from, map[string]string{"task": id.String()})
 		}
 	}
 	return failed
+}
+
+// forgottenLately reports whether a report that the target of a task does not know it counted
+// lately.
+func (n *Notices) forgottenLately(id proto.TaskID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, ok := n.forgotten[id]
+	return ok && n.Clock.Boot()-at < lookupStale
+}
+
+// dropForgotten drops what forgottenLately no longer reports.
+func (n *Notices) dropForgotten() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.Clock.Boot()
+	maps.DeleteFunc(n.forgotten, func(_ proto.TaskID, at time.Duration) bool { return now-at >= lookupStale })
 }
 
 // unknown returns the given tasks that this node has neither in custody nor a

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -53,14 +54,15 @@ type Notices struct {
 	lookups chan lookupMessage // LOOKUP and LOOKUP_REPLY
 	asked   map[proto.PeerID]lookupState
 
-	mu      sync.Mutex
-	refused map[proto.PeerID]bool // for lack of room
+	mu        sync.Mutex
+	refused   map[proto.PeerID]bool          // for lack of room
+	forgotten map[proto.TaskID]time.Duration // when a report that its target does not know it counted, by Boot
 }
 
 // New returns notices that wait for their network: see [Notices.Connect].
 func New(p Parts) *Notices {
 	return &Notices{
-		Parts: p, refused: map[proto.PeerID]bool{}, queue: make(chan message, maxQueued),
+		Parts: p, refused: map[proto.PeerID]bool{}, forgotten: map[proto.TaskID]time.Duration{}, queue: make(chan message, maxQueued),
 		lookups: make(chan lookupMessage, 64), asked: map[proto.PeerID]lookupState{},
 	}
 }
