@@ -217,6 +217,7 @@ func (d *Driver) perform(p *pendingOutput) {
 		d.starts.begin(s)
 	}
 	for _, s := range p.out.Stops {
+		d.cfg.Logger.Debug("a run is stopped", "task", s.Task.String(), "reason", s.Cause)
 		d.parts.Runner.Stop(s.Task, s.Cancel, s.Hard)
 	}
 	d.releaseWaiters()

@@ -119,9 +119,9 @@ type Start struct {
 // A Stop asks to stop a handler.
 type Stop struct {
 	Task   proto.TaskID
-	Cause  string
-	Cancel bool // an operator cancelled the task at its home
-	Hard   bool // without letting the handler finish
+	Cause  string // why, for the log
+	Cancel bool   // an operator cancelled the task at its home
+	Hard   bool   // without letting the handler finish
 }
 
 // An Event is one entry of the ownership timeline.
