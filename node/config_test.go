@@ -76,3 +76,10 @@ func TestConfigWithoutDefaultsIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestHelloNamesTheVersion checks that peers are sent the version of this node.
+func TestHelloNamesTheVersion(t *testing.T) {
+	if c, err := startAlone(t).netConfig(); err != nil || c.Software != "balefire-node dev" {
+		t.Errorf("the software is %q, %v", c.Software, err)
+	}
+}

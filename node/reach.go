@@ -27,7 +27,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 	}
 	net := n.cfg.Net
 	c := transport.Config{
-		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: !net.Metrics},
+		Listen: net.Listen, Announce: net.Announce, Software: "balefire-node " + n.cfg.Version, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: !net.Metrics},
 		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: transfer.Receiver{Transfers: n.transfers},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights:         route.Weights(net.Score),

@@ -21,7 +21,7 @@ import (
 type Config struct {
 	Listen    []string              // multiaddrs; default: none, this node only dials
 	Announce  []string              // further multiaddrs at which this node is reachable; default none
-	Software  string                // name and version sent to peers; default balefire
+	Software  string                // name and version sent to peers; default balefire-node
 	Directory Directory             // peers to stay connected with; default none
 	Joiner    Joiner                // default: no joins
 	Bodies    Bodies                // receives streamed bodies; default: none are accepted
@@ -125,7 +125,7 @@ func (c Config) withDefaults() Config {
 	if c.Open == nil {
 		c.Open = func(proto.PeerID) bool { return false }
 	}
-	c.Software = cmp.Or(c.Software, "balefire")
+	c.Software = cmp.Or(c.Software, "balefire-node")
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.MeshTag = cmp.Or(c.MeshTag, "balefire")
 	c.Timing = c.Timing.withDefaults()

@@ -152,7 +152,6 @@ type PeerStatus struct {
 	Inbound   bool          // the peer dialed
 	RTT       time.Duration // of the last heartbeat, before the first one by QUIC; 0: none yet
 	InFlight  int           // unacknowledged frames
-	Software  string
 	LastSeen  time.Time     // wall time of the last received byte; zero: never
 	LastError string        // why it is not connected
 	FailedAt  time.Time     // wall time of LastError
@@ -197,7 +196,7 @@ func (n *peerState) status(clk clock.Clock) PeerStatus {
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	measured := c.meter.path()
 	s.Loss, s.Rate = measured.Loss, measured.Rate
-	s.RTT, s.InFlight, s.Software = cmp.Or(time.Duration(c.rtt.Load()), measured.RTT), int(c.inflight.Load()), c.hello.GetSoftware()
+	s.RTT, s.InFlight = cmp.Or(time.Duration(c.rtt.Load()), measured.RTT), int(c.inflight.Load())
 	return s
 }
 
