@@ -13,14 +13,9 @@ type Config struct {
 	Heartbeat       time.Duration // between two renewals, and between two copies of an unanswered message; default 2s
 	Scan            time.Duration // between two scans for expired leases; default 5s
 	Margin          time.Duration // an owner treats its lease as lost this long before its end; default 2s
-	Jump            time.Duration // clocks that drift apart by more between two scans have jumped; default 2s
-	BaseBackoff     time.Duration // after the first failed attempt; default 1s
-	MaxBackoff      time.Duration // default 60s
-	MaxAttempts     uint32        // of a task that sets no limit; default 3
-	MaxAbandons     uint32        // leases that a task may lose; default 10
+	MaxBackoff      time.Duration // longest wait after a failed attempt; default 60s
 	RunLimit        time.Duration // how long a run may continue past not_after; default 10m
 	Skew            time.Duration // largest difference between two clocks; default proto.Skew
-	KeepEnded       int           // ended tasks that are remembered to answer late results; default 50000
 	HandoffWindow   int           // tasks in transit to one other home at a time; default 1024
 	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
 	Ahead           time.Duration // worth of tasks that a node is granted beyond its slots; default 100ms
@@ -48,14 +43,9 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, 2*time.Second)
 	c.Scan = cmp.Or(c.Scan, 5*time.Second)
 	c.Margin = cmp.Or(c.Margin, 2*time.Second)
-	c.Jump = cmp.Or(c.Jump, 2*time.Second)
-	c.BaseBackoff = cmp.Or(c.BaseBackoff, time.Second)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Minute)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
-	c.MaxAbandons = cmp.Or(c.MaxAbandons, 10)
 	c.RunLimit = cmp.Or(c.RunLimit, 10*time.Minute)
 	c.Skew = cmp.Or(c.Skew, proto.Skew)
-	c.KeepEnded = cmp.Or(c.KeepEnded, 50_000)
 	c.HandoffWindow = cmp.Or(c.HandoffWindow, 1024)
 	c.MessageLifetime = cmp.Or(c.MessageLifetime, time.Hour)
 	c.Ahead = cmp.Or(c.Ahead, 100*time.Millisecond)
@@ -79,11 +69,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+const baseBackoff = time.Second // after the first failed attempt
+
 // backoff returns the delay after the n-th failed attempt, counted from 1.
 func (c Config) backoff(n uint32) time.Duration {
 	d := c.MaxBackoff
 	if n <= 16 {
-		d = min(d, c.BaseBackoff<<(max(n, 1)-1))
+		d = min(d, baseBackoff<<(max(n, 1)-1))
 	}
 	var r [1]byte
 	c.Random(r[:])

@@ -61,10 +61,12 @@ func (a *endedTasks) load(m *proto.Lease) {
 	a.add(e)
 }
 
+const keepEnded = 50_000 // ended tasks that are remembered to answer late results
+
 // forget drops those that no message can refer to. One that came by a handoff is kept until
 // no copy of that can exist.
 func (a *endedTasks) forget(now Now, cfg Config, o *Output) {
-	over := a.order.Len() - cfg.KeepEnded
+	over := a.order.Len() - keepEnded
 	for e := a.order.Front(); e != nil && over > -64 && !o.full(); {
 		x := e.Value.(*endedTask)
 		e = e.Next()

@@ -304,7 +304,7 @@ func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Release
 	ts.recordGrantEnd(why, h.now.Wall)
 	ts.reason, ts.released, ts.mem.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.backOffAfter(ts, from, m)
-	to := ts.after(m, h.cfg)
+	to := ts.after(m)
 	if m.Cause == proto.CauseExpired && !ts.lost && h.now.past(ts.task.NotAfter-h.cfg.Skew.Milliseconds()) {
 		to = transition{state: proto.Expired, cause: proto.TaskTooLate, reason: ts.reason}
 	}
@@ -349,18 +349,20 @@ type transition struct {
 	attempts, abandons uint32          // spent
 }
 
+const (
+	maxAttempts = 3  // of a task that sets no limit
+	maxAbandons = 10 // leases that a task may lose
+)
+
 // after decides the next state of a task whose owner released the lease. A lease that ended
 // by no fault of the task spends nothing. A task that may be started only once, and may
 // have been started, becomes a dead letter for an operator.
-func (ts *taskState) after(m *proto.Released, cfg Config) transition {
+func (ts *taskState) after(m *proto.Released) transition {
 	again := transition{state: proto.Retrying}
 	dead := func(cause proto.TaskCause, reason string) transition {
 		return transition{state: proto.DeadLetter, cause: cause, reason: reason}
 	}
-	limit := ts.task.Options.GetMaxAttempts()
-	if limit == 0 {
-		limit = cfg.MaxAttempts
-	}
+	limit := cmp.Or(ts.task.Options.GetMaxAttempts(), maxAttempts)
 	if most := m.GetMaxAttempts(); most > 0 { // at most what its handler allows
 		limit = min(limit, most)
 	}
@@ -388,7 +390,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 		switch {
 		case ts.task.atMostOnce():
 			return dead(proto.TaskAbandonedOnce, ts.reason)
-		case ts.abandons+1 >= cfg.MaxAbandons:
+		case ts.abandons+1 >= maxAbandons:
 			return dead(proto.TaskAbandonedOften, ts.reason)
 		}
 		again.abandons = 1

@@ -22,6 +22,8 @@ func (h *Home) Tick(now Now) Output {
 	return h.endInput()
 }
 
+const jump = 2 * time.Second // clocks that drift apart by more between two scans have jumped
+
 // jumped reports whether the clocks have drifted apart since the last scan, or this node was
 // suspended: messages from owners may not have been read yet.
 func jumped(last *Now, now Now, cfg Config) bool {
@@ -30,7 +32,7 @@ func jumped(last *Now, now Now, cfg Config) bool {
 	}
 	mono, boot := now.Mono-last.Mono, now.Boot-last.Boot
 	wall := time.Duration(now.Wall-last.Wall) * time.Millisecond
-	return (wall-mono).Abs() > cfg.Jump || (boot-mono).Abs() > cfg.Jump || mono > cfg.Scan+cfg.Lease/2
+	return (wall-mono).Abs() > jump || (boot-mono).Abs() > jump || mono > cfg.Scan+cfg.Lease/2
 }
 
 // scanAll checks every live task.
@@ -125,7 +127,7 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 	case ts.cancel:
 		h.end(ts, lostCancelled())
 		return
-	case ts.mayHaveCrashed() && ts.abandons+1 >= h.cfg.MaxAbandons:
+	case ts.mayHaveCrashed() && ts.abandons+1 >= maxAbandons:
 		h.end(ts, End{State: proto.DeadLetter, Cause: proto.TaskAbandonedOften})
 		return
 	case !ts.mem.acked:
