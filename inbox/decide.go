@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"cmp"
-	"math"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -222,8 +221,6 @@ type transition struct {
 type limits struct {
 	maxAttempts uint32
 	maxAbandons uint32
-	baseBackoff time.Duration
-	maxBackoff  time.Duration
 }
 
 // after decides the next state of a task whose run has ended. r is random in [0, 1). A
@@ -247,7 +244,7 @@ func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float6
 		return transition{state: proto.Accepted, cause: proto.TaskStopped}
 	}
 	if res.Outcome == handler.Unready && why == notStopped {
-		return transition{state: proto.Retrying, cause: proto.TaskUnready, reason: res.Reason, wait: l.backoff(unreadyAs, r)}
+		return transition{state: proto.Retrying, cause: proto.TaskUnready, reason: res.Reason, wait: backoff(unreadyAs, r)}
 	}
 	if res.Outcome == handler.NoSpace && why == notStopped {
 		return l.outOfSpace(rec, res, r)
@@ -263,7 +260,7 @@ func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float6
 	case last:
 		t.state = proto.DeadLetter
 	default:
-		t.wait = l.backoff(rec.Attempts+1, r)
+		t.wait = backoff(rec.Attempts+1, r)
 	}
 	return t
 }
@@ -271,7 +268,7 @@ func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float6
 // outOfSpace decides about a task that was stopped because there was no room for its
 // output.
 func (l limits) outOfSpace(rec *proto.Record, res *handler.Result, r float64) transition {
-	t := transition{state: proto.Retrying, cause: proto.TaskNoRoom, reason: res.Reason, abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
+	t := transition{state: proto.Retrying, cause: proto.TaskNoRoom, reason: res.Reason, abandoned: true, wait: backoff(rec.Abandons+1, r)}
 	switch {
 	case rec.Mode == proto.AtMostOnce:
 		t.state, t.wait, t.cause = proto.DeadLetter, 0, proto.TaskNoRoomOnce
@@ -307,16 +304,21 @@ func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe handler.Prob
 	case rec.Abandons+1 >= l.maxAbandons:
 		t.cause = proto.TaskCrashedOften
 	default:
-		t.state, t.wait, t.cause = proto.Retrying, l.backoff(rec.Abandons+1, r), proto.TaskCrashed
+		t.state, t.wait, t.cause = proto.Retrying, backoff(rec.Abandons+1, r), proto.TaskCrashed
 	}
 	return t
 }
 
-// backoff returns the delay after the n-th failure.
-func (l limits) backoff(n uint32, r float64) time.Duration {
-	d := l.maxBackoff
-	if n <= 32 {
-		d = min(l.maxBackoff, time.Duration(math.Ldexp(float64(l.baseBackoff), int(n)-1)))
+const (
+	baseBackoff = time.Second // after the first failure
+	maxBackoff  = time.Minute
+)
+
+// backoff returns the delay after the n-th failure, n from 1. r is random in [0, 1).
+func backoff(n uint32, r float64) time.Duration {
+	d := maxBackoff
+	if n <= 16 {
+		d = min(d, baseBackoff<<(n-1))
 	}
 	return d + time.Duration(r*float64(d)/2)
 }

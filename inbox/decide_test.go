@@ -152,7 +152,7 @@ func TestAfter(t *testing.T) {
 		{"once: timeout", 0, once, handler.Cancelled, stopTimeout, timedOut, true},
 		{"once: node stops", 0, once, handler.Cancelled, stopNode, deadLetter, true},
 	}
-	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
+	l := limits{maxAttempts: 3, maxAbandons: 10}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &handler.Result{Outcome: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
@@ -172,7 +172,7 @@ func TestAfter(t *testing.T) {
 // I6: a run without room for its output is an abandon: it spends no attempt, and is repeated
 // only so often.
 func TestNoRoomIsAnAbandon(t *testing.T) {
-	l := limits{maxAttempts: 1, maxAbandons: 3, baseBackoff: time.Second, maxBackoff: time.Minute}
+	l := limits{maxAttempts: 1, maxAbandons: 3}
 	for _, tt := range []struct {
 		abandons uint32
 		mode     proto.Mode
@@ -212,7 +212,7 @@ func TestRecovered(t *testing.T) {
 		{"once", once, OnCrashRetry, handler.Unknown, 0, deadLetter},
 		{"once does not probe its way to a second start", once, OnCrashProbe, handler.NotDone, 0, deadLetter},
 	}
-	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
+	l := limits{maxAttempts: 3, maxAbandons: 10}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := l.afterCrash(&proto.Record{Mode: tt.mode, Abandons: tt.abandons}, tt.policy, tt.probe, 0)
@@ -227,18 +227,17 @@ func TestRecovered(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	l := limits{baseBackoff: time.Second, maxBackoff: time.Minute}
 	for n, want := range map[uint32]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 40: time.Minute} {
-		if got := l.backoff(n, 0); got != want {
+		if got := backoff(n, 0); got != want {
 			t.Errorf("backoff(%d) = %s, want %s", n, got, want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		n, r := rapid.Uint32Min(1).Draw(t, "n"), rapid.Float64Range(0, 0.999).Draw(t, "r")
-		if d := l.backoff(n, r); d < time.Second || d > time.Minute*3/2 {
+		if d := backoff(n, r); d < time.Second || d > time.Minute*3/2 {
 			t.Fatalf("backoff(%d, %v) = %s", n, r, d)
 		}
-		if l.backoff(n, r) < l.backoff(n, 0) {
+		if backoff(n, r) < backoff(n, 0) {
 			t.Fatal("jitter shortens the wait")
 		}
 	})

@@ -108,8 +108,6 @@ type Config struct {
 	MaxBytes        int64              // of their records; default 256 MiB
 	MaxKept         int                // ids that are remembered, live and finished; default 1 000 000; in addition, a quarter as many that moved with their queues
 	MaxAbandons     int                // crashes of the process that one task may take part in; default 10
-	BaseBackoff     time.Duration      // after the first failed attempt; default 1s
-	MaxBackoff      time.Duration      // largest backoff; default 60s
 	Keys            idempotency.Limits // for successes of idempotency keys, including tasks in custody that may add one
 	GracefulTimeout time.Duration      // time for handlers to finish when Run ends; default 15s
 	Dangerous       []string           // kinds that may have the profile dangerous
@@ -134,8 +132,6 @@ func (c Config) withDefaults() Config {
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
 	c.MaxKept = cmp.Or(c.MaxKept, 1_000_000)
 	c.MaxAbandons = cmp.Or(c.MaxAbandons, 10)
-	c.BaseBackoff = cmp.Or(c.BaseBackoff, time.Second)
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Minute)
 	c.GracefulTimeout = cmp.Or(c.GracefulTimeout, 15*time.Second)
 	if c.OnStarted == nil {
 		c.OnStarted = func(Started) {}
@@ -204,14 +200,14 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	}
 	in := &Inbox{
 		store: s, parts: with, cfg: cfg, opened: cfg.Clock.Mono(),
-		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
+		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons)},
 		handlers: newRegistry(cfg.Dangerous), dedup: newDedupIndex(cfg.MaxKept / 4),
 		slots: newSlots(cfg.Slots), fresh: &freshCache{all: map[backlog.Key]*fresh{}}, leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
 		Group: groupOf, Parked: isKept, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
-		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
+		MaxWait: 2 * maxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
 			cfg.Logger.Error("a task in custody cannot be read; it is left unchanged", "key", fmt.Sprintf("%x", key), "err", err)
 		},

@@ -100,7 +100,7 @@ func TestText(t *testing.T) {
 // first and the newest (I11).
 func TestLongHistoryFitsARecord(t *testing.T) {
 	r := &proto.Record{}
-	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10, baseBackoff: 1, maxBackoff: 1}
+	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10}
 	for range 100 {
 		startRecord(r, proto.BootID{}, at(1), 0)
 		res := &handler.Result{Outcome: handler.Retry, Code: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
