@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -250,10 +251,10 @@ func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
 	}
 	o.resultRefused(k, ps.peer, a.refusal, before, n, false)
 	if o.hints.recent(ps.peer, a.refusal.Code, o.cfg.Clock.Boot()) {
-		o.backlog.Release(k, o.jitter())
+		o.backlog.Release(k, jitter())
 		return
 	}
-	wait := max(o.backoff(n.tries), min(time.Duration(a.refusal.RetryAfterMs)*time.Millisecond, o.cfg.MaxBackoff))
+	wait := max(backoff(n.tries, rand.Float64()), min(time.Duration(a.refusal.RetryAfterMs)*time.Millisecond, maxBackoff))
 	o.backlog.Release(k, wait)
 }
 
@@ -283,7 +284,7 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 	case spendAttempt:
 		r.Attempts++
 		setRefused(r, a.refusal)
-		r.DueMs = now.Add(ps.o.backoff(int(r.Attempts))).UnixMilli()
+		r.DueMs = now.Add(backoff(int(r.Attempts), rand.Float64())).UnixMilli()
 		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: r.Cause, Code: r.Code, Detail: r.Reason})
 		return backlog.Requeue
 	}

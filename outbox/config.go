@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/balefire/balefire/clock"
@@ -80,8 +79,6 @@ type Config struct {
 	MaxPending  int                // tasks that have not ended; default 100 000
 	MaxBytes    int64              // total size of those tasks in the store; default 256 MiB
 	MaxAttempts int                // deliveries that failed at the peer itself; default 10
-	BaseBackoff time.Duration      // after the first failed delivery; default 1 s
-	MaxBackoff  time.Duration      // longest wait between two deliveries; default 5 min
 	RunLimit    time.Duration      // longest run: how long after not_after a late result is still awaited; default 24 h
 	ResultFor   time.Duration      // how long after not_after a result is offered to its home; default 30 days
 	Keys        idempotency.Limits // of idempotency keys; each is also kept while its task is live
@@ -107,9 +104,8 @@ type Config struct {
 	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
 
-	Clock  clock.Clock    // default clock.System()
-	Rand   func() float64 // in [0, 1), for jitter; default math/rand
-	Logger *slog.Logger   // default: none
+	Clock  clock.Clock  // default clock.System()
+	Logger *slog.Logger // default: none
 }
 
 // Sealing replaces sealed envelopes. Nil functions are optional features that are
@@ -164,8 +160,6 @@ func (c Config) withDefaults() Config {
 	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
-	c.BaseBackoff = cmp.Or(c.BaseBackoff, time.Second)
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, 5*time.Minute)
 	c.RunLimit = cmp.Or(c.RunLimit, 24*time.Hour)
 	c.ResultFor = cmp.Or(c.ResultFor, 30*24*time.Hour)
 	if c.Bodies == nil {
@@ -180,9 +174,6 @@ func (c Config) withDefaults() Config {
 	c.Results = c.Results.withDefaults()
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
-	}
-	if c.Rand == nil {
-		c.Rand = rand.Float64
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

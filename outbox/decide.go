@@ -11,12 +11,17 @@ import (
 
 // The decisions of the outbox: pure functions without clock, disk, network or lock.
 
-// backoff returns the wait after the n-th failed delivery, n from 1: min(limit,
-// base·2^(n-1)) plus up to half of that. r is random in [0, 1).
-func backoff(base, limit time.Duration, n int, r float64) time.Duration {
-	d, n := limit, max(n, 1)
-	if n <= 32 && base<<(n-1) > 0 {
-		d = min(limit, base<<(n-1))
+const (
+	baseBackoff = time.Second // after the first failed delivery
+	maxBackoff  = 5 * time.Minute
+)
+
+// backoff returns the wait after the n-th failed delivery, n from 1: min(maxBackoff,
+// baseBackoff·2^(n-1)) plus up to half of that. r is random in [0, 1).
+func backoff(n int, r float64) time.Duration {
+	d, n := maxBackoff, max(n, 1)
+	if n <= 16 {
+		d = min(d, baseBackoff<<(n-1))
 	}
 	return d + time.Duration(r*float64(d)/2)
 }

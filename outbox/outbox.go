@@ -76,7 +76,7 @@ func (o *Outbox) backlogConfig() backlog.Config {
 	return backlog.Config{
 		Parked:     parked,
 		Expires:    o.expires,
-		MaxEntries: c.MaxPending, MaxBytes: c.MaxBytes, MaxWait: c.MaxBackoff * 3 / 2,
+		MaxEntries: c.MaxPending, MaxBytes: c.MaxBytes, MaxWait: maxBackoff * 3 / 2,
 		DoneFor: c.Retention.DoneFor, MaxDone: c.Retention.MaxDone,
 		DeadFor: c.Retention.DeadFor, MaxDead: c.Retention.MaxDead,
 		Archive: c.Retention.Archive, Archived: c.Retention.Archived,

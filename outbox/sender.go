@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -88,7 +89,7 @@ func (o *Outbox) Serve(ctx context.Context, link Link) error {
 		acks: make(chan *proto.Ack, maxQueuedAcks), wake: make(chan struct{}, 1), arrivedBodies: map[backlog.Key]bool{},
 	}
 	defer ps.release()
-	o.backlog.MakeDue(ps.group, func(backlog.Key) time.Duration { return o.jitter() })
+	o.backlog.MakeDue(ps.group, func(backlog.Key) time.Duration { return jitter() })
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return ps.receiveAcks(ctx) })
 	g.Go(func() error { return ps.processAcks(ctx) })
@@ -279,11 +280,7 @@ func (ps *peerSender) retryLater(it backlog.Item, why string) {
 		n.tries++
 		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
 	})
-	o.backlog.Release(it.Key, o.backoff(n.tries))
-}
-
-func (o *Outbox) backoff(tries int) time.Duration {
-	return backoff(o.cfg.BaseBackoff, o.cfg.MaxBackoff, tries, o.cfg.Rand())
+	o.backlog.Release(it.Key, backoff(n.tries, rand.Float64()))
 }
 
 // release requeues unanswered entries when the link ends. The target may have
@@ -311,7 +308,7 @@ func (ps *peerSender) unanswered(it backlog.Item, why string) {
 }
 
 // jitter returns a random delay for one of many entries that become due together.
-func (o *Outbox) jitter() time.Duration { return time.Duration(o.cfg.Rand() * float64(retrySpread)) }
+func jitter() time.Duration { return rand.N(retrySpread) }
 
 // RetryNow soon resends what p refused with one of these codes, instead of after
 // a backoff, because p has announced that it accepts it now. This is only a hint:
@@ -323,7 +320,7 @@ func (o *Outbox) RetryNow(p proto.PeerID, codes ...proto.Code) {
 		if !refused[k] {
 			return -1
 		}
-		return o.jitter()
+		return jitter()
 	})
 }
 
