@@ -121,7 +121,7 @@ func (s *Store) checkShare(origin proto.PeerID, n int64, essential bool) error {
 }
 
 // makeSpace refuses n more bytes of an origin unless they fit. Parts without progress
-// within Grace are evicted to make space, oldest first; their senders start over. s.mu is
+// within grace are evicted to make space, oldest first; their senders start over. s.mu is
 // held.
 func (s *Store) makeSpace(n int64, origin proto.PeerID, essential bool) error {
 	if err := s.checkSpace(n, essential); err != nil && !s.evict(n) {
@@ -156,7 +156,7 @@ const evictInterval = time.Minute
 // held.
 func (s *Store) evict(n int64) bool {
 	now := s.cfg.Clock.Mono()
-	if now-s.opened < s.cfg.Grace || s.evicted != 0 && now-s.evicted < evictInterval {
+	if now-s.opened < grace || s.evicted != 0 && now-s.evicted < evictInterval {
 		return false
 	}
 	s.evicted = now

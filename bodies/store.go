@@ -39,10 +39,9 @@ var (
 
 // Config tunes a store of bodies. The zero value of each field means its default.
 type Config struct {
-	MaxBody  int64         // sealed bytes of one object; default 100 GiB
-	MaxTotal int64         // bytes of all files; default half of the free space at Open, plus what is stored already
-	Grace    time.Duration // a received object waits this long for its record, and a part for progress; default 1h
-	Clock    clock.Clock   // default clock.System()
+	MaxBody  int64       // sealed bytes of one object; default 100 GiB
+	MaxTotal int64       // bytes of all files; default half of the free space at Open, plus what is stored already
+	Clock    clock.Clock // default clock.System()
 
 	// Space returns the free and the total bytes of the folder's disk; default: none, and
 	// then MaxTotal has no default either.
@@ -55,7 +54,6 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MaxBody = cmp.Or(c.MaxBody, 100<<30)
-	c.Grace = cmp.Or(c.Grace, time.Hour)
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}
@@ -213,7 +211,7 @@ func (s *Store) touch(name string) {
 
 // hold spares name for a while although no record refers to it. s.mu is held.
 func (s *Store) hold(name string) {
-	s.held[name] = s.cfg.Clock.Mono() + s.cfg.Grace
+	s.held[name] = s.cfg.Clock.Mono() + grace
 	s.touch(name)
 }
 

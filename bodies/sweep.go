@@ -22,6 +22,7 @@ type Records interface {
 }
 
 const (
+	grace      = time.Hour        // a received object waits this long for its record, and a part for progress
 	sweepEvery = 10 * time.Minute // interval between two sweeps if no record ended
 	sweepPause = time.Second      // and at least this after one has
 	sweepShare = 20               // at most one part in this many of the time is spent on sweeps
@@ -58,7 +59,7 @@ func (s *Store) Run(ctx context.Context, records Records, report func(removed in
 
 // Sweep removes the files that no record refers to, and returns how many. It spares what
 // is pinned or being written, what was written or released since it began to ask, what was
-// received within Grace, and parts whose sender may still send the rest. One sweep runs at
+// received within grace, and parts whose sender may still send the rest. One sweep runs at
 // a time.
 func (s *Store) Sweep(ctx context.Context, records Records) (removed int, err error) {
 	s.mu.Lock()
