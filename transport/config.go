@@ -84,7 +84,6 @@ type Timing struct {
 	Idle      time.Duration // between heartbeats otherwise; default 10s
 	Ack       time.Duration // maximum wait for an Ack while frames are unacknowledged; default 30s, more for many bytes
 	Frame     time.Duration // for a frame after its first byte; default 2m
-	Write     time.Duration // for one write of at most 16 KiB; default 30s
 	Redial    time.Duration // first delay between two dials of a peer; default 1s
 	MaxRedial time.Duration // maximum such delay; default 60s
 }
@@ -138,7 +137,6 @@ func (t Timing) withDefaults() Timing {
 	t.Idle = cmp.Or(t.Idle, 10*time.Second)
 	t.Ack = cmp.Or(t.Ack, 30*time.Second)
 	t.Frame = cmp.Or(t.Frame, 2*time.Minute)
-	t.Write = cmp.Or(t.Write, 30*time.Second)
 	t.Redial = cmp.Or(t.Redial, time.Second)
 	t.MaxRedial = cmp.Or(t.MaxRedial, time.Minute)
 	return t

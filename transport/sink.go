@@ -54,7 +54,7 @@ type incoming struct {
 
 // serve receives one streamed body.
 func (bt *bodyTransfers) serve(ctx context.Context, s *stream) error {
-	s.idleTimeout = bt.cfg.Timing.Write
+	s.idleTimeout = writeTimeout
 	b, err := s.expect(proto.TypeOffer)
 	if err != nil {
 		return err

@@ -135,17 +135,20 @@ func (s *stream) next(m *proto.Message) error {
 	return s.rd.Next(m)
 }
 
-// writeSize bounds the pieces of a write: one has Timing.Write, also over a narrow link.
-const writeSize = 16 << 10
+// A write is split into pieces, each with its own time, also over a narrow link.
+const (
+	writeSize    = 16 << 10
+	writeTimeout = 30 * time.Second
+)
 
 // write writes b in pieces, each with its own deadline, and no faster than the path carries
 // them.
-func (s *stream) write(b []byte) error { return s.writePaced(b, s.timing.Write) }
+func (s *stream) write(b []byte) error { return s.writePaced(b, writeTimeout) }
 
 // writePaced is write with this time for each piece; 0: any.
 func (s *stream) writePaced(b []byte, limit time.Duration) error {
 	paced := len(b) > firstPiece && !s.ctl && s.conn.hasCtl.Load()
-	w := pacedWrite{conn: s.conn, stop: s.unblocked, limit: cmp.Or(limit, s.timing.Write)}
+	w := pacedWrite{conn: s.conn, stop: s.unblocked, limit: cmp.Or(limit, writeTimeout)}
 	for sent, most := 0, math.MaxInt; len(b) > 0; {
 		if paced {
 			most = s.conn.pace.size(s.conn.longestRTT())
