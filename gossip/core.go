@@ -237,7 +237,7 @@ func (c *Core) Busy(now time.Duration, p proto.PeerID, busy bool) []Action {
 // Updates applies updates received from another node through the topic or an exchange.
 func (c *Core) Updates(now time.Duration, from proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	c.learn(now, from, updates)
 	return c.end(now)
 }
@@ -268,14 +268,6 @@ func (c *Core) refute(now time.Duration) {
 	c.announce()
 	if !c.t.Plain {
 		c.timers.reannounce = now + c.t.ProbeInterval/10
-	}
-}
-
-// heardFrom records a message sent by p itself.
-func (c *Core) heardFrom(now time.Duration, p proto.PeerID) {
-	c.lastHeard = now
-	if m := c.members[p]; m != nil {
-		m.path.heard = now
 	}
 }
 

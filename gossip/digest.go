@@ -134,7 +134,7 @@ const recentlyDead = 10 * time.Minute
 // is missing.
 func (c *Core) Answer(now time.Duration, from proto.PeerID, a *Ask) (*Answer, []Action) {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	c.learn(now, from, a.Updates)
 	if m := c.members[from]; m != nil {
 		m.synced = now
@@ -226,7 +226,7 @@ func (c *Core) updatesFor(p proto.PeerID) []*Update {
 // complete.
 func (c *Core) Answered(now time.Duration, from proto.PeerID, a *Ask, ans *Answer) (*Ask, []Action) {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	c.learn(now, from, ans.Updates)
 	if m := c.members[from]; m != nil {
 		m.synced = now

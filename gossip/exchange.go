@@ -176,7 +176,7 @@ func (r *Runner) request(ask *Ask, revoked []*proto.Rumor) *proto.SyncRequest {
 
 // Sync answers a SYNC from a member with a SYNCED.
 func (r *Runner) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
-	if !r.verifier.member(from, nil) {
+	if !r.verifier.member(from) {
 		r.met.strangers.Inc()
 		return nil, fmt.Errorf("sync from %s: %w", from.Short(), errStranger)
 	}
@@ -269,7 +269,6 @@ func (r *Runner) root() [32]byte {
 type Agreement struct {
 	Peer proto.PeerID
 	Same bool // both nodes know the same now
-	Took time.Duration
 	Err  error
 }
 
@@ -286,11 +285,9 @@ func (r *Runner) Converge(ctx context.Context) []Agreement {
 		}
 		g.Go(func() error {
 			a := Agreement{Peer: m.Peer}
-			start := r.now()
 			for i := 0; i < 3 && a.Err == nil && !a.Same; i++ {
 				a.Same, a.Err = r.exchange(ctx, m.Peer)
 			}
-			a.Took = r.now() - start
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, a)

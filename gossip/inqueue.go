@@ -108,7 +108,7 @@ func (r *Runner) receive(ctx context.Context, g inMsg) {
 		r.receiveTopic(ctx, g)
 		return
 	}
-	if !r.verifier.member(g.from, nil) {
+	if !r.verifier.member(g.from) {
 		r.met.strangers.Inc()
 		return
 	}
@@ -164,7 +164,7 @@ func (r *Runner) receiveTopic(ctx context.Context, g inMsg) {
 		}
 	}
 	updates, missing := r.verifyRumors(ctx, own)
-	if !r.verifier.member(g.from, nil) {
+	if !r.verifier.member(g.from) {
 		return // not introduced as a member
 	}
 	r.step(func(now time.Duration) []Action { return r.core.Updates(now, g.from, updates) })

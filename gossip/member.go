@@ -17,7 +17,6 @@ type member struct {
 	record      *Update       // newest
 	since       time.Duration // time of the last status change
 	eligibleAt  time.Duration // it gets no new work before
-	flaps       int           // before eligibleAt
 	synced      time.Duration // time of the last exchange; 0: never
 	suspicion   *suspicion    // set for a suspect; for a dead member it holds the proof of the verdict
 	path        path
@@ -50,7 +49,6 @@ type path struct {
 	rtt, rttvar time.Duration // smoothed as in TCP; 0: not measured
 	least       time.Duration // the shortest round trip
 	loss        float64       // of direct probes, smoothed
-	heard       time.Duration // time of its last message to this node; 0: never
 	replied     time.Duration // time of its answer to the last direct probe; 0: none
 	late        uint64        // number of the last failed probe; 0: its answer came, or none failed
 	lateSent    time.Duration // when that was sent

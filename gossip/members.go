@@ -15,10 +15,7 @@ type Member struct {
 	Connected   bool
 	Incarnation uint64
 	Since       time.Duration     // time since the last status change; of a pruned node, since it died
-	Heard       time.Duration     // time since its last message to this node; negative: never
-	Flaps       int               // during the current recovery time
 	Record      *proto.NodeRecord // newest; nil: none received. Must not be modified
-	RTT         time.Duration     // of probes, smoothed; 0: not measured
 	Loss        float64           // of direct probes, smoothed: 0 to 1
 	Accusers    []proto.PeerID    // of a SUSPECT or DEAD member
 }
@@ -45,10 +42,7 @@ func (c *Core) Members(now time.Duration) []Member {
 func (m *member) view(now time.Duration) Member {
 	v := Member{
 		Peer: m.id, Status: m.status, Eligible: m.eligible(now), Connected: m.connected, Incarnation: m.incarnation,
-		Since: now - m.since, Heard: -1, Flaps: m.flaps, RTT: m.path.rtt, Loss: m.path.loss,
-	}
-	if m.path.heard > 0 {
-		v.Heard = now - m.path.heard
+		Since: now - m.since, Loss: m.path.loss,
 	}
 	if m.record != nil {
 		v.Record = m.record.Record

@@ -50,7 +50,6 @@ type indirectProbe struct {
 	asker       proto.PeerID
 	askerNumber uint64 // number of the asker's probe
 	target      proto.PeerID
-	sent        time.Duration
 	end         time.Duration
 }
 
@@ -282,7 +281,7 @@ func (c *Core) probeFailed(now time.Duration, o *probe) {
 // in turn.
 func (c *Core) Probe(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, updates []*Update) []Action {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	c.learn(now, from, updates)
 	switch {
 	case target.IsZero() || target == c.self:
@@ -300,7 +299,7 @@ func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target 
 	// The report of a miss must arrive before the asker gives up.
 	wait := target.path.timeout(c.t.ProbeTimeout) * 4 / 5
 	c.probing.indirect = append(c.probing.indirect, indirectProbe{
-		number: c.probing.number, asker: from, askerNumber: number, target: target.id, sent: now, end: now + wait,
+		number: c.probing.number, asker: from, askerNumber: number, target: target.id, end: now + wait,
 	})
 	c.do(Action{Kind: DoProbe, Peer: target.id, Number: c.probing.number, Updates: c.piggyback(target)})
 }
@@ -308,7 +307,7 @@ func (c *Core) help(now time.Duration, from proto.PeerID, number uint64, target 
 // Reply processes the answer to a probe.
 func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target proto.PeerID, missed bool, updates []*Update) []Action {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	c.learn(now, from, updates)
 	if target.IsZero() || target == from {
 		c.answered(now, from, number)

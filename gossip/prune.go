@@ -28,7 +28,7 @@ func (c *Core) prune(now, age time.Duration, limit int) []*member {
 		if again := c.row(m.id); again != nil { // still a member of the mesh, with unknown liveness
 			again.since = m.since
 		}
-		c.emit(Event{Kind: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation, After: now - m.since})
+		c.emit(Event{Kind: Pruned, Peer: m.id, From: m.status, Incarnation: m.incarnation})
 	}
 	return stale
 }

@@ -158,7 +158,7 @@ func (r *Runner) applyRevocation(ctx context.Context, e identity.Revocation) err
 		r.alarm(e.Peer, fmt.Sprintf("an admin was revoked, which voids the %d revocations that it signed: check which members it revoked, and revoke those again that should stay out", len(void)))
 	}
 	for _, m := range r.Members() {
-		if (e.Peer.IsZero() || e.Peer == m.Peer) && !r.verifier.member(m.Peer, nil) {
+		if (e.Peer.IsZero() || e.Peer == m.Peer) && !r.verifier.member(m.Peer) {
 			r.step(func(now time.Duration) []Action { return r.core.Forgotten(now, m.Peer) })
 		}
 	}

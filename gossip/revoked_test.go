@@ -38,7 +38,7 @@ func TestThousandRevocationsSync(t *testing.T) {
 		defer w.stop()
 		w.wait(5*time.Second, "1000 revocations are known to all", func() bool {
 			for _, h := range w.order {
-				if h.runner.Summary().Revocations != 1000 {
+				if h.runner.revoked.count() != 1000 {
 					return false
 				}
 			}
@@ -88,8 +88,8 @@ func TestRecordsAndRevocationsSyncTogether(t *testing.T) {
 			t.Errorf("agreement after one exchange: %v, %v", same, err)
 		}
 		for _, r := range []*Runner{a, b} {
-			if s := r.Summary(); s.Revocations != ended || s.ByStatus[Alive] != others+1 {
-				t.Errorf("%d revocations, %d alive", s.Revocations, s.ByStatus[Alive])
+			if s := r.Summary(); r.revoked.count() != ended || s.ByStatus[Alive] != others+1 {
+				t.Errorf("%d revocations, %d alive", r.revoked.count(), s.ByStatus[Alive])
 			}
 		}
 	})
@@ -126,7 +126,7 @@ func TestFounderVoidsRevocationsByThief(t *testing.T) {
 		founder.start()
 		w.wait(10*time.Second, "the founder's revocation is known", func() bool {
 			for _, h := range w.order {
-				if h.runner.Summary().Revocations != 1 || h.runner.revoked.knows(identity.RevocationID(s)) {
+				if h.runner.revoked.count() != 1 || h.runner.revoked.knows(identity.RevocationID(s)) {
 					return false
 				}
 			}

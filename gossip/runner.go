@@ -257,7 +257,7 @@ func (r *Runner) Reachable(all []proto.PeerID) {
 		delete(on, m.Peer)
 	}
 	for p := range on {
-		if r.verifier.member(p, nil) {
+		if r.verifier.member(p) {
 			r.Connected(p, true)
 		}
 	}
@@ -318,15 +318,13 @@ func (r *Runner) Prune(age time.Duration, limit int, dryRun bool) []proto.PeerID
 
 // A Summary is an overview of the mesh.
 type Summary struct {
-	Counts      Counts
-	ByStatus    map[Status]int
-	Eligible    int
-	Health      int // of this node: 0 is healthy, 8 is the worst
-	Isolated    bool
-	SelfPaused  bool
-	Incarnation uint64
-	Root        [32]byte // hash of what this node knows; equal on two nodes that know the same
-	Revocations int
+	Counts     Counts
+	ByStatus   map[Status]int
+	Eligible   int
+	Health     int // of this node: 0 is healthy, 8 is the worst
+	Isolated   bool
+	SelfPaused bool
+	Root       [32]byte // hash of what this node knows; equal on two nodes that know the same
 }
 
 // Summary returns an overview of the mesh.
@@ -336,7 +334,7 @@ func (r *Runner) Summary() Summary {
 	now := r.now()
 	s := Summary{
 		Counts: r.core.counts, ByStatus: make(map[Status]int), Health: r.core.own.health, Isolated: r.core.Isolated(now),
-		SelfPaused: r.core.Degraded(now), Incarnation: r.core.own.incarnation, Root: r.root(), Revocations: r.revoked.count(),
+		SelfPaused: r.core.Degraded(now), Root: r.root(),
 	}
 	for _, m := range r.core.members {
 		s.ByStatus[m.status]++

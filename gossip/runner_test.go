@@ -495,12 +495,12 @@ func TestRevocationsAreFinal(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, h := range w.order[:3] {
-			if _, known := h.runner.Member(thief.keys.Peer()); known || h.runner.Summary().Revocations != 1 {
+			if _, known := h.runner.Member(thief.keys.Peer()); known || h.runner.revoked.count() != 1 {
 				t.Error("a revoked node is still known")
 			}
 		}
 		away.start()
-		w.wait(10*time.Second, "the absent node knows", func() bool { return away.runner.Summary().Revocations == 1 })
+		w.wait(10*time.Second, "the absent node knows", func() bool { return away.runner.revoked.count() == 1 })
 		time.Sleep(2 * time.Minute)
 		for _, h := range w.order[:4] {
 			if _, known := h.runner.Member(thief.keys.Peer()); known {

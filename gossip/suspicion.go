@@ -98,7 +98,7 @@ func (c *Core) declareDead(now time.Duration, m *member, updates *Update) {
 
 // change sets the status of m and updates the counts and lists that depend on it.
 func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) {
-	from, after := m.status, now-m.since
+	from := m.status
 	if from == Suspect {
 		c.suspects = slices.DeleteFunc(c.suspects, func(o *member) bool { return o == m })
 	}
@@ -118,7 +118,6 @@ func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) 
 		c.probing.add(m, c.rand.IntN(len(c.probing.ring)+1))
 	}
 	if from != to && (to == Suspect || to == Dead) && now < m.eligibleAt {
-		m.flaps++
 		c.counts.Suppressed++
 		c.emit(Event{Kind: Suppressed, Peer: m.id, From: from, To: to, Incarnation: m.incarnation})
 	}
@@ -129,7 +128,7 @@ func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) 
 	}
 	c.startRecovery(now, m, from)
 	if from != to {
-		c.emit(Event{Kind: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation, After: after})
+		c.emit(Event{Kind: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation})
 	}
 }
 
@@ -158,7 +157,7 @@ func (c *Core) tickRecovering(now time.Duration) {
 		if now < m.eligibleAt {
 			return false
 		}
-		m.recovering, m.flaps = false, 0
+		m.recovering = false
 		if m.eligible(now) {
 			c.emit(Event{Kind: Eligible, Peer: m.id, From: m.status, To: m.status, Incarnation: m.incarnation})
 		}

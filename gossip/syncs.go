@@ -105,7 +105,7 @@ func (c *Core) syncRandom(now time.Duration) {
 // a record spreads most others see that too, so that they do not all ask the same node.
 func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []Action {
 	c.begin(now)
-	c.heardFrom(now, from)
+	c.lastHeard = now
 	if same {
 		c.syncs.different = 0
 		return c.end(now)

@@ -1,8 +1,6 @@
 package gossip
 
 import (
-	"time"
-
 	"github.com/balefire/balefire/proto"
 )
 
@@ -118,7 +116,6 @@ type Event struct {
 	From, To    Status
 	On          bool // of Isolation
 	Incarnation uint64
-	By          proto.PeerID  // the signer; zero: this node itself
-	After       time.Duration // of Changed to Alive or Dead: duration of the previous status
-	Cause       string        // human-readable
+	By          proto.PeerID // the signer; zero: this node itself
+	Cause       string       // human-readable
 }

@@ -121,8 +121,8 @@ func (e *verifier) put(key [32]byte, n *Update) {
 	e.recent[key] = n
 }
 
-// member reports whether p is a member. It ignores introductions.
-func (e *verifier) member(p proto.PeerID, _ *proto.KnownPeer) bool {
+// member reports whether p is a member.
+func (e *verifier) member(p proto.PeerID) bool {
 	_, ok := e.dir.Member(p)
 	return ok
 }
@@ -133,7 +133,7 @@ func (e *verifier) member(p proto.PeerID, _ *proto.KnownPeer) bool {
 // signature cache. number is the message's number; 0: it has none.
 func (r *Runner) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
 	h, err := r.readTopic(author, data, func(p proto.PeerID, k *proto.KnownPeer) bool {
-		return p == author && (r.verifier.member(p, nil) || r.validIntroduction(p, k))
+		return p == author && (r.verifier.member(p) || r.validIntroduction(p, k))
 	})
 	if err != nil {
 		r.met.refused.Inc()
@@ -161,7 +161,7 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 	if n := len(m.GetRoot()); n != 0 && n != 32 || n == 0 && len(m.GetRumors()) == 0 {
 		return nil, fmt.Errorf("%w: root of %d bytes", errMalformed, n)
 	}
-	h := &topicMsg{root: m.GetRoot(), number: m.GetNumber()}
+	h := &topicMsg{number: m.GetNumber()}
 	speaks := len(m.GetRumors()) > 0
 	for _, rumor := range m.GetRumors() {
 		if rumor.GetRevocation() != nil {
@@ -170,7 +170,7 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 				return nil, err
 			}
 			h.revocations = append(h.revocations, ended)
-			speaks = speaks && r.verifier.member(author, nil)
+			speaks = speaks && r.verifier.member(author)
 			continue
 		}
 		n, err := r.verifier.update(rumor, known)
@@ -179,7 +179,7 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 		}
 		h.updates = append(h.updates, n)
 	}
-	if !speaks && !r.verifier.member(author, nil) {
+	if !speaks && !r.verifier.member(author) {
 		return nil, errStranger
 	}
 	return h, nil
@@ -189,7 +189,6 @@ func (r *Runner) readTopic(author proto.PeerID, data []byte, known func(proto.Pe
 type topicMsg struct {
 	updates     []*Update
 	revocations []identity.Revocation
-	root        []byte
 	number      uint64
 }
 
@@ -203,13 +202,13 @@ func (r *Runner) verifyRumors(ctx context.Context, rumors []*proto.Rumor) (updat
 			continue
 		}
 		n, err := r.verifier.update(rumor, func(p proto.PeerID, k *proto.KnownPeer) bool {
-			if r.verifier.member(p, nil) {
+			if r.verifier.member(p) {
 				return true
 			}
 			if !r.validIntroduction(p, k) || r.dir.Learn(ctx, k) != nil {
 				return false
 			}
-			return r.verifier.member(p, nil)
+			return r.verifier.member(p)
 		})
 		switch {
 		case errors.Is(err, errStranger):
@@ -217,7 +216,7 @@ func (r *Runner) verifyRumors(ctx context.Context, rumors []*proto.Rumor) (updat
 			r.met.strangers.Inc()
 		case err != nil:
 			r.met.refused.Inc()
-		case n.accuses() && n.Peer != r.keys.Peer() && !r.verifier.member(n.Peer, nil):
+		case n.accuses() && n.Peer != r.keys.Peer() && !r.verifier.member(n.Peer):
 			missing = true
 		default:
 			r.met.accepted.Inc()

@@ -21,7 +21,7 @@ func TestAccusersAreNamed(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		liars := []*transporttest.Forger{c.forger("mallory", "send"), c.forger("zed", "send")}
-		home := c.nodes[0].node
+		home, other := c.nodes[0].node, c.nodes[1].node
 		self := home.keys.Peer()
 		for _, f := range liars {
 			defer f.Close()
@@ -30,8 +30,9 @@ func TestAccusersAreNamed(t *testing.T) {
 		accuse := func(f *transporttest.Forger) {
 			t.Helper()
 			by, mesh := f.Peer(), f.Mesh.ID
+			known, _ := other.gossip.Member(self)
 			details, err := proto.Encode(nil, &proto.Accusation{
-				Mesh: mesh[:], Peer: self[:], Accuser: by[:], Incarnation: home.gossip.Summary().Incarnation, Liveness: proto.Suspect,
+				Mesh: mesh[:], Peer: self[:], Accuser: by[:], Incarnation: known.Incarnation, Liveness: proto.Suspect,
 			})
 			if err != nil {
 				t.Fatal(err)

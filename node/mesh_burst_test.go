@@ -103,7 +103,7 @@ func TestBurstIsRepairedBySync(t *testing.T) {
 		knows := func(nodes ...*simNode) func() bool {
 			return func() bool {
 				for _, s := range nodes {
-					if s.get().gossip.Summary().Revocations < burst {
+					if len(s.get().book.Revocations()) < burst {
 						return false
 					}
 				}
