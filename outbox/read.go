@@ -190,7 +190,7 @@ type Why struct {
 	Place    string        // behind, waiting, ready, taken, parked; empty when it has ended
 	Next     time.Duration // of a waiting task: until the next try
 	Behind   proto.TaskID  // of a task that is behind another one: the first task with its ordering key
-	Held     bool          // that first task is a dead letter that a person must redrive or purge
+	Held     bool          // that first task is a dead letter that a person must retry or delete
 	Tries    int           // deliveries that failed since the node started
 	Code     proto.Code    // of the last refusal, or of the one that ended it
 	Detail   string        // of the last refusal or failure

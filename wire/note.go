@@ -93,7 +93,7 @@ const (
 	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
 	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as it or the home of its queue reported: peer, task
 	NoteForgottenThere NoteCode = "forgotten_there" // at_most_once, and the peer no longer knows it: peer, task
-	NoteBehind         NoteCode = "behind"          // an earlier task has the same ordering key: task
+	NoteBehind         NoteCode = "behind"          // an earlier task has the same ordering key: task; state: DEAD_LETTER if a person must retry or delete that one
 	NoteRefused        NoteCode = "refused"         // the peer refused it: peer, self, kind, refusal, detail
 	NoteRefusedProgram NoteCode = "refused_program" // the peer cannot start the program of its handler: peer, refusal, detail
 	NoteRefusedClock   NoteCode = "refused_clock"   // for the peer, it comes from the future: peer, refusal, detail

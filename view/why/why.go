@@ -170,10 +170,20 @@ func (w *walk) home(o outbox.Why, target string) {
 	case o.State == proto.Indeterminate:
 		w.cause(wire.NoteForgottenThere, there)
 	case o.Place == "behind":
-		w.cause(wire.NoteBehind, wire.NoteArgs{Task: o.Behind.String()})
+		w.behind(o.Behind, o.Held)
 	default:
 		w.delivery(o)
 	}
+}
+
+// behind names the task that this one waits for; dead: that one is a dead letter that blocks
+// its ordering key.
+func (w *walk) behind(first proto.TaskID, dead bool) {
+	a := wire.NoteArgs{Task: first.String()}
+	if dead {
+		a.State = proto.DeadLetter.Name()
+	}
+	w.cause(wire.NoteBehind, a)
 }
 
 // delivery explains why a pending task or result is not delivered to its peer.
@@ -280,7 +290,7 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 	case rec.GetState() == proto.Running || w.hasSlot(id):
 		w.cause(wire.NoteRuns, wire.NoteArgs{})
 	case where.Status == "behind":
-		w.cause(wire.NoteBehind, wire.NoteArgs{Task: where.Behind.String()})
+		w.behind(where.Behind, where.Blocked)
 	case w.Inbox.WaitsForClock(id):
 		origin, _ := w.Book.Identify(rec.GetPeer())
 		w.cause(wire.NoteHomeClock, wire.NoteArgs{Peer: origin})

@@ -58,6 +58,7 @@ func cases(t *testing.T) (all []wire.Note) {
 	for _, code := range []string{"NO_HANDLER", "DRAINING", "BUSY"} {
 		variant(wire.NoteRefused, func(a *wire.NoteArgs) { a.Refusal = code })
 	}
+	variant(wire.NoteBehind, func(a *wire.NoteArgs) { a.State = "" })
 	variant(wire.NoteUnacknowledged, func(a *wire.NoteArgs) { a.Result = true })
 	variant(wire.NoteRetryWaits, func(a *wire.NoteArgs) { a.Detail = "" })
 	variant(wire.NoteQueueHomeLost, func(a *wire.NoteArgs) { a.Result = true })

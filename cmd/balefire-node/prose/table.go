@@ -74,7 +74,12 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteGrantsThere:    say("{peer} has it and grants it to a free node, as the home of queue {queue}; its result has not arrived yet", askThere),
 	wire.NoteStartedThere:   say("{peer} runs it; its result has not arrived yet", askThere),
 	wire.NoteForgottenThere: say("{peer} had accepted it and no longer knows it: it may have run there, and its mode is at_most_once", "check whether it ran; balefire-node task cancel {task}, and task retry if it did not"),
-	wire.NoteBehind:         say("it waits behind {task}, which has the same ordering key", "balefire-node why {task}"),
+	wire.NoteBehind: func(a wire.NoteArgs) (text, fix string) {
+		if a.State != "" {
+			return "it waits behind {task}, a dead letter with the same ordering key, whose on_dead is block", "fix the cause, then: balefire-node dlq retry {task}"
+		}
+		return "it waits behind {task}, which has the same ordering key", "balefire-node why {task}"
+	},
 	wire.NoteRefused: func(a wire.NoteArgs) (text, fix string) {
 		switch a.Refusal {
 		case "NO_HANDLER":
