@@ -190,6 +190,8 @@ func (p *Pairing) StrangerSeen(s transport.Stranger) {
 	fields := map[string]string{"addrs": strings.Join(s.Addrs, " "), "id": s.Peer.String()}
 	if s.Joins {
 		fields["code"] = JoinCode(s.Peer)
+	} else if s.Reason != "" {
+		fields["detail"] = strings.Join(strings.Fields(s.Reason), " ")
 	}
 	p.Event(wire.EventLANStranger, s.Peer, fields)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -83,5 +84,21 @@ func TestJoiningNeedsConsent(t *testing.T) {
 	}
 	if asked != JoinCode(p) {
 		t.Errorf("the person was shown %q", asked)
+	}
+}
+
+// TestStrangerIsReportedWithTheReason checks that an event says why a node on the LAN is no
+// member, unless it belongs to no mesh: then it has the code to accept it by.
+func TestStrangerIsReportedWithTheReason(t *testing.T) {
+	var fields map[string]string
+	p := &Pairing{requests: newRequests()}
+	p.Event = func(_ string, _ proto.PeerID, f map[string]string) { fields = f }
+	p.StrangerSeen(transport.Stranger{Peer: proto.PeerID{1}, Reason: "refused:\n  a certificate of another mesh"})
+	if fields["detail"] != "refused: a certificate of another mesh" || fields["code"] != "" {
+		t.Errorf("reported with %v", fields)
+	}
+	p.StrangerSeen(transport.Stranger{Peer: proto.PeerID{2}, Joins: true, Reason: "it has no mesh"})
+	if fields["detail"] != "" || fields["code"] != JoinCode(proto.PeerID{2}) {
+		t.Errorf("reported with %v", fields)
 	}
 }

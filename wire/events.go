@@ -56,7 +56,7 @@ const (
 	EventClockTrusted     = "clock.trusted"             // it is trusted again
 	EventComparing        = "node.comparing"            // this node was restored from a snapshot and admits only admins until it has compared revocations with one
 	EventCompared         = "node.compared"             // it admits all members again: peer (the admin; empty: none was met)
-	EventLANStranger      = "lan.stranger"              // a node on the LAN is not a member of this mesh: addrs, id, code (if it belongs to no mesh)
+	EventLANStranger      = "lan.stranger"              // a node on the LAN is not a member of this mesh: addrs, id, code (if it belongs to no mesh), detail (why it is no member)
 	EventJoinRequest      = "lan.join_request"          // a node on the LAN asks to join: name, code
 	EventMailAccepted     = "mail.accepted"             // a mail is in its box; all events of mail have: box, subscription, number (in the box), mail (its id)
 	EventMailSent         = "mail.sent"                 // it is in the spool for a box on another node

@@ -59,6 +59,7 @@ var events = map[string][]string{
 	},
 	wire.EventLANStranger: {
 		"found a node on the LAN that belongs to no mesh: {id}, code {code}",
+		"found a node on the LAN that is not a member of this mesh: {id} ({detail})",
 		"found a node on the LAN that is not a member of this mesh: {id}",
 	},
 	wire.EventJoinRequest:  {"{name} asks to join, code {code}: balefire-node peers accept {code}"},
