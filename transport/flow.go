@@ -13,11 +13,10 @@ type Flow struct {
 	Task   proto.TaskID
 	Result bool // the task's result; otherwise its body
 	Peer   proto.PeerID
-	Out    bool          // to the peer
-	Size   int64         // bytes of the sealed body
-	Done   int64         // bytes durable at the receiver
-	Rate   float64       // bytes per second since this attempt began, or in the last seconds; 0: unknown
-	For    time.Duration // since this attempt began
+	Out    bool    // to the peer
+	Size   int64   // bytes of the sealed body
+	Done   int64   // bytes durable at the receiver
+	Rate   float64 // bytes per second since this attempt began, or in the last seconds; 0: unknown
 }
 
 // Left returns the estimated time for the rest at the current rate; 0: unknown.
@@ -41,7 +40,6 @@ type flow struct {
 	done  atomic.Int64
 
 	mu       sync.Mutex // guards the rate
-	began    time.Duration
 	reported time.Duration
 	samples  [2]flowSample // at the start of the previous window, and of this one
 }
@@ -63,10 +61,10 @@ type flows struct {
 
 // begin adds a body that resumes at byte done.
 func (fs *flows) begin(h proto.Header, p proto.PeerID, out bool, size, done int64) *flow {
-	f := &flow{flows: fs, info: Flow{Task: h.ID, Result: h.What == proto.WhatResult, Peer: p, Out: out, Size: size}, began: fs.mono()}
-	f.reported = f.began
+	now := fs.mono()
+	f := &flow{flows: fs, info: Flow{Task: h.ID, Result: h.What == proto.WhatResult, Peer: p, Out: out, Size: size}, reported: now}
 	f.done.Store(done)
-	f.samples = [2]flowSample{{f.began, done}, {f.began, done}}
+	f.samples = [2]flowSample{{now, done}, {now, done}}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.all == nil {
@@ -121,7 +119,7 @@ func (f *flow) end() {
 // snapshot returns the current progress.
 func (f *flow) snapshot() Flow {
 	v, at := f.info, f.flows.mono()
-	v.Done, v.For = f.done.Load(), at-f.began
+	v.Done = f.done.Load()
 	f.mu.Lock()
 	from := f.samples[0]
 	f.mu.Unlock()

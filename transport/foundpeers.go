@@ -27,7 +27,7 @@ func (f *foundPeers) seen(p proto.PeerID, addrs []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := f.strangers.note(p, f.clock.Mono())
-	x.Addrs, x.Seen, x.onLAN = addrs, f.clock.Now(), true
+	x.Addrs, x.onLAN = addrs, true
 }
 
 // due returns the nodes on the LAN for which a hello is due.
@@ -66,7 +66,7 @@ func (f *foundPeers) tryHello(ctx context.Context, p proto.PeerID, addrs []strin
 	f.mu.Lock()
 	x := f.strangers.note(p, now)
 	if !x.onLAN {
-		x.Seen, x.Addrs = f.clock.Now(), addrs
+		x.Addrs = addrs
 	}
 	ok := x.begin(now)
 	f.mu.Unlock()

@@ -18,16 +18,13 @@ type Path struct {
 	Relay     proto.PeerID // the relay, if not direct
 	Connected bool
 	InUse     bool // new streams use it
-	Inbound   bool // the peer dialed
 	Measured  route.Path
 	Score     route.Score   // of Measured, as paths are compared; through a silent relay less
 	Age       time.Duration // of the connection
-	Streams   int
 }
 
 // A PathReport explains how a peer is reached.
 type PathReport struct {
-	Peer    proto.PeerID
 	Paths   []Path    // connections first, beginning with the one in use
 	Punches []Punch   // attempts to establish a direct path, oldest first
 	Cause   wire.Note // why this path, or none, is in use
@@ -35,7 +32,7 @@ type PathReport struct {
 
 // Paths returns every connection to p and every address that may become one.
 func (t *Transport) Paths(p proto.PeerID) PathReport {
-	r := PathReport{Peer: p}
+	var r PathReport
 	t.peers.mu.Lock()
 	n := t.peers.byID[p]
 	var conns []*conn
@@ -69,8 +66,8 @@ func (p Path) rank() int {
 
 func (t *Transport) pathOfConn(c *conn) Path {
 	p := Path{
-		Addr: pathOf(c), Network: c.network(), Direct: c.direct(), Connected: true, Inbound: c.inbound,
-		Measured: c.meter.path(), Age: c.clock.Mono() - c.since, Streams: len(c.raw.GetStreams()),
+		Addr: pathOf(c), Network: c.network(), Direct: c.direct(), Connected: true,
+		Measured: c.meter.path(), Age: c.clock.Mono() - c.since,
 	}
 	p.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	p.Measured.RTT = cmp.Or(p.Measured.RTT, time.Duration(c.rtt.Load()))

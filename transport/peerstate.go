@@ -149,9 +149,7 @@ type PeerStatus struct {
 	Path      string        // multiaddr of the other side
 	Network   string        // quic or tcp
 	Direct    bool          // no relay in between
-	Inbound   bool          // the peer dialed
 	RTT       time.Duration // of the last heartbeat, before the first one by QUIC; 0: none yet
-	InFlight  int           // unacknowledged frames
 	LastSeen  time.Time     // wall time of the last received byte; zero: never
 	LastError string        // why it is not connected
 	FailedAt  time.Time     // wall time of LastError
@@ -159,8 +157,6 @@ type PeerStatus struct {
 	Failed    int           // consecutive failed dials
 	NextDial  time.Duration // time to the next dial of a disconnected peer; 0: one is running, or none is planned
 	Relay     proto.PeerID  // the relay, if not direct
-	Loss      float64       // share of packets lost, 0 to 1, if known
-	Rate      float64       // measured bytes per second; 0: unknown
 	Clock     time.Duration // its clock minus this node's; 0: the same, or not told yet
 }
 
@@ -192,11 +188,9 @@ func (n *peerState) status(clk clock.Clock) PeerStatus {
 		return s
 	}
 	s.Connected, s.LastSeen = true, clk.Now().Add(n.heard()-clk.Mono())
-	s.Path, s.Network, s.Direct, s.Inbound = c.raw.RemoteMultiaddr().String(), c.network(), c.direct(), c.inbound
+	s.Path, s.Network, s.Direct = c.raw.RemoteMultiaddr().String(), c.network(), c.direct()
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
-	measured := c.meter.path()
-	s.Loss, s.Rate = measured.Loss, measured.Rate
-	s.RTT, s.InFlight = cmp.Or(time.Duration(c.rtt.Load()), measured.RTT), int(c.inflight.Load())
+	s.RTT = cmp.Or(time.Duration(c.rtt.Load()), c.meter.path().RTT)
 	return s
 }
 

@@ -279,7 +279,7 @@ func TestLossDoesNotDowngrade(t *testing.T) {
 		if n := m.happened(0, transport.EventPath) - before; n != 0 || !m.direct(0, 1) {
 			t.Errorf("%d changes of the path, direct %v", n, m.direct(0, 1))
 		}
-		s := m.status(0, 1)
+		s := m.nodes[0].Paths(m.nodes[1].Peer()).Paths[0].Measured
 		t.Logf("loss %.2f, rate %.0f B/s", s.Loss, s.Rate)
 		if s.Rate == 0 {
 			t.Error("the rate was not measured")

@@ -26,7 +26,6 @@ import (
 
 // A reservation is a slot at a relay that accepts connections for this node.
 type reservation struct {
-	relay   proto.PeerID
 	on      *conn // the relay drops it with the last connection
 	made    time.Duration
 	until   time.Time // local wall time
@@ -216,7 +215,7 @@ func (r *reserver) add(got reserved, now time.Duration) {
 	r.mu.Lock()
 	before := r.held[got.relay]
 	r.held[got.relay] = &reservation{
-		relay: got.relay, on: got.on, made: now, until: r.cfg.Clock.Now().Add(reservationTTL), circuit: got.addrs,
+		on: got.on, made: now, until: r.cfg.Clock.Now().Add(reservationTTL), circuit: got.addrs,
 	}
 	changed := r.publish()
 	r.mu.Unlock()

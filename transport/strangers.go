@@ -19,10 +19,9 @@ const (
 // member.
 type Stranger struct {
 	Peer   proto.PeerID
-	Addrs  []string  // multiaddrs at which it was found
-	Seen   time.Time // wall time of the last sighting
-	Joins  bool      // it is in no mesh and may ask to join
-	Reason string    // why the last hello failed; empty: none was tried
+	Addrs  []string // multiaddrs at which it was found
+	Joins  bool     // it is in no mesh and may ask to join
+	Reason string   // why the last hello failed; empty: none was tried
 }
 
 // strangers remembers nodes that were found but are not known members. A hello is tried

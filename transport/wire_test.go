@@ -423,7 +423,8 @@ func TestWindowBlocksSender(t *testing.T) {
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- l.Send(ctx, msgs) }()
-	eventually(t, "the window is full", func() bool { return a.Peers()[0].InFlight >= minTasks })
+	inFlight := func() int { return int(a.peers.best(b.Peer()).inflight.Load()) }
+	eventually(t, "the window is full", func() bool { return inFlight() >= minTasks })
 	select {
 	case err := <-sent:
 		t.Fatalf("Send = %v before the receiver was ready, want it to wait", err)
@@ -433,7 +434,7 @@ func TestWindowBlocksSender(t *testing.T) {
 	if err := <-sent; !errors.Is(err, context.Canceled) {
 		t.Errorf("Send = %v, want it to wait until it is canceled", err)
 	}
-	if n := a.Peers()[0].InFlight; n != minTasks {
+	if n := inFlight(); n != minTasks {
 		t.Errorf("%d frames in flight, want %d", n, minTasks)
 	}
 	close(hold)
@@ -475,7 +476,7 @@ func TestControlMessages(t *testing.T) {
 		t.Errorf("STARTED arrived as %v", got)
 	}
 	s := a.Peers()[0]
-	if !s.Connected || !s.Linked || s.Network != "tcp" || !s.Direct || s.Inbound || s.RTT == 0 {
+	if !s.Connected || !s.Linked || s.Network != "tcp" || !s.Direct || s.RTT == 0 {
 		t.Errorf("status %+v", s)
 	}
 	stranger := newTestKeys(9).Peer()
