@@ -50,7 +50,7 @@ type acceptGroup struct {
 // classify decides about the undecided arrivals and puts those to be written, or to be
 // checked again later, into g. It returns the commits to wait for.
 func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []int, g *acceptGroup) (others []*commitGroup) {
-	input := acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, draining: in.slots.draining()}
+	input := acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, stopping: in.slots.halted()}
 	g.take = make([]int, 0, len(undecided))
 	grants := allowCache{in: in}
 	idx := in.dedup

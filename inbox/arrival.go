@@ -9,7 +9,6 @@ import (
 // An Arrival is a received task. Its form, mesh, membership and signature are checked, and
 // its body is opened. Accept keeps parts of it; the caller must not change it afterwards.
 type Arrival struct {
-	From     proto.PeerID // the peer that delivered it
 	Header   proto.Header
 	Content  *proto.Content
 	Envelope *proto.Envelope // as it was signed; kept until the task has ended

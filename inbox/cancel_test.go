@@ -108,7 +108,7 @@ func TestCancelThenKill(t *testing.T) {
 		if f.results.count() != 0 {
 			t.Fatal("ended")
 		}
-		if d := f.in.Running(); len(d) != 1 || d[0].Stopped != "cancelled" {
+		if d := f.in.slots.running(); len(d) != 1 || d[0].why != stopCancel {
 			t.Errorf("running: %+v", d)
 		}
 		f.mustCancel(a, true, 0)
@@ -218,7 +218,7 @@ func TestCancelBeforeArrival(t *testing.T) {
 		f.expect(d, succeeded)
 		f.in.Settle(home, d.Header.Seq)
 		wait(time.Second)
-		if st := f.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 || len(st.Kinds) != 1 {
+		if st := f.in.Status(); f.in.dedup.size() != 0 || st.Backlog.Kept != 0 || len(st.Kinds) != 1 {
 			t.Errorf("left: %+v", st)
 		}
 	})
@@ -257,7 +257,7 @@ func TestTombstonesAreForgotten(t *testing.T) {
 		m.Advance(time.Hour)
 		wait(ageEvery + time.Second)
 		f.accept(proto.CodeExpired, b)
-		if st := f.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 {
+		if st := f.in.Status(); f.in.dedup.size() != 0 || st.Backlog.Kept != 0 {
 			t.Errorf("left: %+v", st)
 		}
 	})

@@ -33,7 +33,7 @@ type acceptInput struct {
 	seq        proto.Seq
 	watermark  proto.Seq // settled watermark of its origin
 	notAfter   int64     // Unix milliseconds, by this node's clock, as now
-	draining   bool
+	stopping   bool
 	handled    bool   // its kind has a handler
 	absent     string // why the handler cannot be started now; empty: it can
 	allowed    bool   // the handler's allow list names its origin
@@ -66,7 +66,7 @@ func (input *acceptInput) verdict() Verdict {
 		return refuse(proto.CodeExpired, "its time had passed when it arrived")
 	case input.idStatus == idConflict:
 		return refuse(proto.CodeBusy, "another task with the same id is here")
-	case input.draining:
+	case input.stopping:
 		return refuse(proto.CodeDraining, "the node is stopping")
 	case input.full && input.idStatus != idCancelled:
 		return refuse(proto.CodeBusy, "this node remembers as many task ids as it can")

@@ -237,7 +237,7 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 		o.Body = res.Output
 	}
 	f := &Finished{
-		ID: id, Origin: origin, Kind: rec.Kind, Class: rec.Class, Seq: rec.Seq(), NotAfter: rec.NotAfterMs,
+		ID: id, Origin: origin, Kind: rec.Kind, Class: rec.Class, Seq: rec.Seq(),
 		Outcome: o, File: res.File, Statements: make([]proto.Statement, 0, 2),
 	}
 	if n := len(rec.History); n > 0 {

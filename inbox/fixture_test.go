@@ -148,7 +148,6 @@ func (f *fixture) task(change ...func(*Arrival)) Arrival {
 	f.counter++
 	now := f.cfg.Clock.Now()
 	a := Arrival{
-		From: home,
 		Header: proto.Header{
 			What: proto.WhatTask, Suite: 1, ID: proto.NewTaskID(now), Origin: home, Target: self,
 			Seq:     proto.Seq{Boot: 1, Counter: f.counter},

@@ -84,7 +84,6 @@ type Finished struct {
 	Kind       string
 	Class      proto.Class
 	Seq        proto.Seq // of the task, which is also its epoch
-	NotAfter   int64     // Unix milliseconds, of the task
 	Outcome    *proto.Outcome
 	File       string            // the result is in this file and not in the outcome
 	Statements []proto.Statement // started, if it was, and done: to be signed as receipts
@@ -344,15 +343,11 @@ func (in *Inbox) Suspended(kind string) string { return in.handlers.suspendedRea
 // Specs returns the registered specs, ordered by kind.
 func (in *Inbox) Specs() []Spec { return in.handlers.specs() }
 
-// Drain stops accepting new tasks, or with false accepts them again. Tasks in custody are
-// still run.
-func (in *Inbox) Drain(on bool) { in.slots.drain(on) }
-
 // HasRoom reports whether peers that were refused for lack of room may be told that there
 // is room again: a fifth of each limit is free, so that each has a share and no one is
 // notified for a single place.
 func (in *Inbox) HasRoom() bool {
-	return !in.slots.draining() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.dedup.size() <= in.cfg.MaxKept/5*4
+	return !in.slots.halted() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.dedup.size() <= in.cfg.MaxKept/5*4
 }
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }

@@ -236,7 +236,7 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 	done.State, done.Algorithm = r.State, 1
 	copy(done.Digest[:], digest)
 	return &Finished{
-		ID: id, Origin: origin, Kind: r.Kind, Class: r.Class, Seq: r.Seq(), NotAfter: r.NotAfterMs,
+		ID: id, Origin: origin, Kind: r.Kind, Class: r.Class, Seq: r.Seq(),
 		Outcome: out, Statements: []proto.Statement{done},
 	}
 }

@@ -96,7 +96,7 @@ const (
 func (in *Inbox) Leasable(l *Leased) proto.Code {
 	h := in.handlers.find(l.Kind)
 	switch {
-	case in.slots.draining():
+	case in.slots.halted():
 		return proto.CodeDraining
 	case h == nil, in.handlers.suspendedReason(l.Kind) != "":
 		return proto.CodeNoHandler

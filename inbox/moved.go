@@ -87,7 +87,7 @@ func (in *Inbox) roomFor(a *Arrival) Verdict {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	switch {
-	case in.slots.draining():
+	case in.slots.halted():
 		return refuse(proto.CodeDraining, "the node is stopping")
 	case full != nil:
 		return in.refusal(a, full)

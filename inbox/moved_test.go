@@ -88,7 +88,7 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 		cfg    Config
 		fill   int // tasks of one origin that are accepted before
 		body   func(*Arrival)
-		drain  bool
+		halted bool
 		full   bool // the disk
 		memory bool // likewise
 		code   proto.Code
@@ -96,7 +96,7 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 		others proto.Code // for a task of another origin
 	}{
 		{name: "with room", fill: 5},
-		{name: "the node is stopping", fill: 5, drain: true, code: proto.CodeDraining, detail: "is stopping", others: proto.CodeDraining},
+		{name: "the node is stopping", fill: 5, halted: true, code: proto.CodeDraining, detail: "is stopping", others: proto.CodeDraining},
 		{name: "the disk is full", fill: 5, full: true, code: proto.CodeFull, detail: "below its reserve", others: proto.CodeFull},
 		{name: "the memory is full", fill: 5, memory: true, code: proto.CodeFull, detail: "memory limit", others: proto.CodeFull},
 		{name: "as many ids as it can keep", cfg: Config{MaxKept: 5}, fill: 5, code: proto.CodeBusy, detail: "as many task ids as it can", others: proto.CodeBusy},
@@ -128,7 +128,9 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 				if tt.full || tt.memory {
 					f.reopenFull(tt.memory)
 				}
-				f.in.Drain(tt.drain)
+				if tt.halted {
+					f.in.slots.halt()
+				}
 				for _, x := range []struct {
 					name string
 					task Arrival

@@ -14,7 +14,7 @@ import (
 )
 
 func from(p proto.PeerID) func(*Arrival) {
-	return func(a *Arrival) { a.From, a.Header.Origin = p, p }
+	return func(a *Arrival) { a.Header.Origin = p }
 }
 
 // flood delivers tasks until one is refused, and returns the accepted ones and the refusal.

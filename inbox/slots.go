@@ -71,7 +71,6 @@ type slots struct {
 	writeErrors          map[backlog.Key]string   // why the end of a task could not be written at the last attempt
 	quarantined          *job
 	waitingForQuarantine []backlog.Key // taken; wait for the quarantined job to end
-	drainingOn           bool
 	stopped              bool
 	halting              chan struct{} // closed with stopped
 	freed                chan struct{} // holds a token when a slot became free or a handler was registered
@@ -106,10 +105,6 @@ func signal(c chan struct{}) {
 
 // idle reports whether no job holds a slot.
 func (s *slots) idle() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.used == 0 }
-
-func (s *slots) drain(on bool) { s.mu.Lock(); defer s.mu.Unlock(); s.drainingOn = on }
-
-func (s *slots) draining() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.drainingOn || s.stopped }
 
 // spareFinishing returns how many more tasks may be finished concurrently.
 func (s *slots) spareFinishing() int {

@@ -14,8 +14,6 @@ import (
 type Status struct {
 	Slots, Used int
 	Lasting     int // of Used, by runs that have lasted for a second: the others may be free soon
-	Draining    bool
-	Ids         int // remembered, live and finished
 	Backlog     backlog.Stats
 	Kinds       []KindStatus // registered, or with tasks in custody; ordered by name
 }
@@ -30,7 +28,7 @@ type KindStatus struct {
 
 // Status returns a description of the inbox.
 func (in *Inbox) Status() Status {
-	s := Status{Slots: in.cfg.Slots, Draining: in.slots.draining(), Ids: in.dedup.size(), Backlog: in.queue.Stats()}
+	s := Status{Slots: in.cfg.Slots, Backlog: in.queue.Stats()}
 	kinds := in.queue.Groups()
 	for _, spec := range in.Specs() {
 		if !slices.Contains(kinds, spec.Kind) {
@@ -80,12 +78,8 @@ func (in *Inbox) WaitsForClock(id proto.TaskID) bool {
 
 // A RunningTask is a running handler.
 type RunningTask struct {
-	ID      proto.TaskID
-	Kind    string
-	Origin  proto.PeerID
-	Attempt uint32
-	Since   time.Time // zero: it is about to be called
-	Stopped string    // why it was told to stop; empty: it was not
+	ID    proto.TaskID
+	Since time.Time // zero: it is about to be called
 }
 
 // Running returns the running handlers, the oldest first.
@@ -93,17 +87,12 @@ func (in *Inbox) Running() []RunningTask {
 	claims := in.slots.running()
 	out := make([]RunningTask, len(claims))
 	for i, j := range claims {
-		out[i] = RunningTask{ID: j.key.ID, Kind: j.kind, Origin: j.origin}
+		out[i] = RunningTask{ID: j.key.ID}
 		in.slots.mu.Lock()
-		out[i].Attempt, out[i].Since, out[i].Stopped = j.attempt, j.began, j.why.String()
+		out[i].Since = j.began
 		in.slots.mu.Unlock()
 	}
 	return out
-}
-
-// String returns the reason for display.
-func (s stop) String() string {
-	return [...]string{notStopped: "", stopTimeout: "out of time", stopCancel: "cancelled", stopNode: "the node stops", stopLease: "its lease was lost"}[s]
 }
 
 // Get returns the record of a task in custody, or of one that has ended and is not settled;

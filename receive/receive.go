@@ -203,7 +203,7 @@ func (r *Receiver) openTask(checks *identity.Checks, ahead time.Duration, from p
 		return inbox.Arrival{}, err
 	}
 	return inbox.Arrival{
-		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key, Ahead: ahead,
+		Header: opened.Header, Content: content, Envelope: env, Key: opened.Key, Ahead: ahead,
 		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
 	}, nil
 }

@@ -168,7 +168,7 @@ func putResult(t *testing.T, dir string, limits bodies.Config, size int, file bo
 // A result is sealed to be valid for 30 days, however long its task was.
 func TestResultIsSealedFor30Days(t *testing.T) {
 	s := testSubmitter(t, t.TempDir(), bodies.Config{})
-	f := &inbox.Finished{ID: proto.NewTaskID(time.Now()), Origin: s.Keys.Peer(), Kind: "k", NotAfter: time.Now().Add(time.Minute).UnixMilli(), Outcome: &proto.Outcome{State: proto.Success}}
+	f := &inbox.Finished{ID: proto.NewTaskID(time.Now()), Origin: s.Keys.Peer(), Kind: "k", Outcome: &proto.Outcome{State: proto.Success}}
 	began := time.Now()
 	d, err := s.resultDraft(t.Context(), f)
 	if err != nil {
