@@ -11,7 +11,6 @@ type Listed struct {
 	Key    Key
 	Record *proto.Record
 	Size   uint32 // bytes of the initial record that List read; 0 if there is none
-	Set    Set
 }
 
 // listBudget is the maximum number of pairs that one call of List reads.
@@ -62,7 +61,7 @@ func (b *Backlog) List(sh Set, cursor []byte, limit int, match func(Key, *proto.
 		if kind == kindInitial {
 			size = uint32(len(p.Val))
 		}
-		last = Listed{k, r, size, sh}
+		last = Listed{k, r, size}
 	}
 	flush()
 	return found, nil, nil

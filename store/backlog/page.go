@@ -91,7 +91,7 @@ func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	case err != nil:
 		return l, false, err
 	}
-	return Listed{Key: k, Record: r, Set: set}, s.on(set), nil
+	return Listed{Key: k, Record: r}, s.on(set), nil
 }
 
 // on reports whether the span includes a set.
