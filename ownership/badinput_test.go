@@ -29,7 +29,7 @@ var (
 // newFixture returns a fixture with one task granted to the owner.
 func newFixture(t *testing.T, change func(*Task)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, home: NewHome(homePeer, 100, Config{}), owner: NewOwner(ownerPeer, bootA, Config{})}
+	f := &fixture{t: t, home: NewHome(homePeer, 100, Config{}), owner: NewOwner(bootA, Config{})}
 	f.now = Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	f.task = Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", NotAfter: f.now.Wall + time.Hour.Milliseconds()}
 	if change != nil {
@@ -337,7 +337,7 @@ func claimOf(ts *taskState) *proto.Claim {
 func TestDamagedRecords(t *testing.T) {
 	for _, prefix := range []byte{keyLease, keyMoved, keyOwner, keyQueue, keyBlock, keyHomeBoot, keyWatermark} {
 		t.Run(fmt.Sprintf("%c", prefix), func(t *testing.T) {
-			h, o := NewHome(homePeer, 1, Config{}), NewOwner(homePeer, bootA, Config{})
+			h, o := NewHome(homePeer, 1, Config{}), NewOwner(bootA, Config{})
 			_, err := h.Load(taskKey(prefix, proto.TaskID{1}), []byte{0xff})
 			if oerr := o.Load(taskKey(prefix, proto.TaskID{1}), []byte{0xff}); err == nil && oerr == nil {
 				t.Error("damage was read")

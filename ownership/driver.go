@@ -190,7 +190,7 @@ func Open(s *store.Store, with Parts, cfg Settings) (*Driver, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	d := &Driver{
-		store: s, parts: with, cfg: cfg, home: NewHome(cfg.Self, cfg.Boot, cfg.Config), owner: NewOwner(cfg.Self, cfg.BootID, cfg.Config),
+		store: s, parts: with, cfg: cfg, home: NewHome(cfg.Self, cfg.Boot, cfg.Config), owner: NewOwner(cfg.BootID, cfg.Config),
 		inputs: make(chan func(), maxInputs), done: make(chan struct{}),
 		starts:   starts{map[proto.TaskID]receivedGrant{}, map[proto.TaskID]chan Start{}, map[proto.TaskID]bool{}},
 		records:  runRecords{map[proto.TaskID]Policy{}, map[proto.TaskID]probe{}, map[proto.TaskID]result{}},

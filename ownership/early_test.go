@@ -30,7 +30,7 @@ func TestATaskThatKillsItsNodeIsFound(t *testing.T) {
 		if !out.Starts[0].Early {
 			write(disk, out)
 		}
-		f.owner = NewOwner(ownerPeer, proto.BootID{byte(deaths + 2)}, Config{})
+		f.owner = NewOwner(proto.BootID{byte(deaths + 2)}, Config{})
 		for k, v := range disk {
 			if err := f.owner.Load(k, v); err != nil {
 				t.Fatal(err)

@@ -257,7 +257,7 @@ func (h *Home) end(ts *taskState, e End) {
 	if ts.state.Terminal() {
 		return
 	}
-	e.Task, e.Queue, e.Grants = ts.task.ID, ts.task.Queue, ts.grants
+	e.Task, e.Grants = ts.task.ID, ts.grants
 	e.Reason = proto.Clip(e.Reason, proto.MaxReason)
 	h.remove(ts)
 	ts.state, ts.reason = e.State, e.Reason

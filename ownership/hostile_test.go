@@ -165,7 +165,7 @@ func TestAMissingPermitFreesTheSlot(t *testing.T) {
 // A member that asks about leases that were never granted causes a bounded number of
 // records, and does not use up those for others.
 func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
-	o := NewOwner(ownerPeer, bootA, Config{})
+	o := NewOwner(bootA, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	ask := func(from proto.PeerID, i int) {
 		id := testTaskID(i)

@@ -37,10 +37,10 @@ func TestTimeLeftCountsOnTheBootClock(t *testing.T) {
 		{"with a time below zero, after a restart of the machine", -1, 2, Now{Wall: wall + 1, Boot: time.Second}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := NewOwner(ownerPeer, bootA, Config{Machine: 1})
+			o := NewOwner(bootA, Config{Machine: 1})
 			out := o.OnGrant(homePeer, &proto.Grant{Claim: claim, Queue: "q", LeaseMs: 15_000, LeftMs: tt.left}, proto.CodeOK, Now{Wall: wall, Boot: time.Hour})
 			if tt.machine != 0 {
-				o = NewOwner(ownerPeer, bootA, Config{Machine: tt.machine})
+				o = NewOwner(bootA, Config{Machine: tt.machine})
 				for _, w := range out.Writes {
 					if err := o.Load(w.Key, w.Val); err != nil {
 						t.Fatal(err)

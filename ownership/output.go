@@ -80,7 +80,6 @@ type Send struct {
 // origin belong in the batch of the output.
 type End struct {
 	Task   proto.TaskID
-	Queue  string
 	State  proto.TaskState
 	Cause  proto.TaskCause // 0 for the end that its owner reports
 	Reason string          // the detail of the cause, or what the owner says

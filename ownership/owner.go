@@ -15,7 +15,6 @@ import (
 // once, then inputs.
 type Owner struct {
 	cfg           Config
-	self          proto.PeerID
 	boot          proto.BootID
 	now           Now
 	out           Output // of the current input
@@ -82,10 +81,10 @@ type runMem struct {
 	askedBy         proto.PeerID  // the node that asked about a lease that this node never had
 }
 
-// NewOwner returns the owner of node self with the boot id of this start.
-func NewOwner(self proto.PeerID, boot proto.BootID, cfg Config) *Owner {
+// NewOwner returns the owner of a node with the boot id of this start.
+func NewOwner(boot proto.BootID, cfg Config) *Owner {
 	return &Owner{
-		cfg: cfg.withDefaults(), self: self, boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
+		cfg: cfg.withDefaults(), boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
 		watermarks: map[proto.PeerID]proto.Seq{}, openRenews: map[proto.PeerID][]renewal{}, declined: map[proto.TaskID]proto.Seq{}, unknownLeases: map[proto.PeerID]int{},
 	}
 }

@@ -12,7 +12,7 @@ import (
 // otherwise the owner would stop too late, or too early.
 func TestARenewedLeaseHasTheLengthOfItsQueue(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
-	h, o := NewHome(homePeer, 100, Config{}), NewOwner(ownerPeer, bootA, Config{})
+	h, o := NewHome(homePeer, 100, Config{}), NewOwner(bootA, Config{})
 	h.Begin(now)
 	o.Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
 	lease := map[string]time.Duration{"brief": 5 * time.Second, "plain": 15 * time.Second, "long": time.Hour}

@@ -51,7 +51,7 @@ func TestAnOwnerThatLostAStart(t *testing.T) {
 				t.Fatal("it does not run")
 			}
 
-			f.owner = NewOwner(ownerPeer, bootB, Config{})
+			f.owner = NewOwner(bootB, Config{})
 			for key, val := range snapshot {
 				if val, err := Restored(key, val); err != nil {
 					t.Fatal(err)

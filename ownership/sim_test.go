@@ -285,7 +285,7 @@ func (x *simNode) start() {
 	s.cfg.Random(x.bootID[:])
 	cfg := s.cfg
 	cfg.Deeds = simDeeds{x}
-	x.home, x.owner = NewHome(x.peer, boot, cfg), NewOwner(x.peer, x.bootID, cfg)
+	x.home, x.owner = NewHome(x.peer, boot, cfg), NewOwner(x.bootID, cfg)
 	leases := map[proto.TaskID]*proto.Lease{}
 	for _, k := range slices.Sorted(mapsKeys(x.disk)) {
 		if k == "boot" || k[0] == 'r' {

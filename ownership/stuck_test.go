@@ -25,7 +25,7 @@ func TestAStuckTaskIsFound(t *testing.T) {
 	all, tasks := map[proto.PeerID]*Owner{}, map[proto.PeerID][]proto.TaskID{}
 	for i := range owners {
 		p := peerOf(i + 1)
-		all[p] = NewOwner(p, proto.BootID{byte(i + 1)}, Config{})
+		all[p] = NewOwner(proto.BootID{byte(i + 1)}, Config{})
 		all[p].Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
 		h.SetNode(Node{Member: dispatch.Member{Peer: p, Alive: true, Kinds: []string{"k"}, Slots: leases}}, now)
 	}

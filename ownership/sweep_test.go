@@ -11,7 +11,7 @@ import (
 // will not send those grants again.
 func TestOwnerForgetsAsFastAsItEnds(t *testing.T) {
 	const tasks = 4000
-	o := NewOwner(ownerPeer, bootA, Config{})
+	o := NewOwner(bootA, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	o.Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
 	for i := range tasks {

@@ -47,8 +47,7 @@ type KindLimit struct {
 // A Candidate is a member that may get the task.
 type Candidate struct {
 	*Member
-	Owned int // tasks of this queue that it owns
-	Free  int // free slots; not positive: it gets the task ahead
+	Free int // free slots; not positive: it gets the task ahead
 }
 
 // Eligible appends to dst the members that may get t, in their order, also ahead of a free
@@ -60,7 +59,7 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	}
 	from, preferred := len(dst), 0
 	for _, m := range members {
-		c := Candidate{Member: m, Owned: u.OwnedBy(m.Peer), Free: m.free(u)}
+		c := Candidate{Member: m, Free: m.free(u)}
 		switch {
 		case !m.takes(u, l):
 			continue
