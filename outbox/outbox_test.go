@@ -95,6 +95,9 @@ func (h *home) start() {
 	})
 }
 
+// tries returns how many deliveries of a task have failed since the outbox was opened.
+func (h *home) tries(id proto.TaskID) int { return h.deliveries.get(backlog.TaskKey(id)).tries }
+
 // crash stops the outbox as a power cut does, losing everything in memory, and opens
 // it again. Links must have been cut, unless the test is about that.
 func (h *home) crash() {

@@ -191,13 +191,11 @@ type Why struct {
 	Next     time.Duration // of a waiting task: until the next try
 	Behind   proto.TaskID  // of a task that is behind another one: the first task with its ordering key
 	Held     bool          // that first task is a dead letter that a person must retry or delete
-	Tries    int           // deliveries that failed since the node started
 	Code     proto.Code    // of the last refusal, or of the one that ended it
 	Detail   string        // of the last refusal or failure
 	At       time.Time     // of the last refusal or failure
 	Attempts int           // spent
 	NotAfter time.Time
-	Cancel   bool // cancellation was requested
 	Cause    proto.TaskCause
 	Reason   string // the detail of the cause
 }
@@ -216,8 +214,8 @@ func (o *Outbox) why(k backlog.Key, r *proto.Record) Why {
 	n := o.deliveries.get(k)
 	w := Why{
 		Kind: r.Kind, State: r.State, Place: where.Status, Next: where.Wait, Behind: where.Behind, Held: where.Blocked,
-		Tries: n.tries, Code: n.code, Detail: n.detail, At: n.at,
-		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cancel: r.Cancel, Cause: r.Cause, Reason: r.Reason,
+		Code: n.code, Detail: n.detail, At: n.at,
+		Attempts: int(r.Attempts), NotAfter: time.UnixMilli(r.NotAfterMs), Cause: r.Cause, Reason: r.Reason,
 	}
 	if r.State.Terminal() {
 		w.Code = r.Code

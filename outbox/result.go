@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"sort"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
@@ -42,14 +41,13 @@ type RefusedResult struct {
 	Home   proto.PeerID
 	Code   proto.Code
 	Detail string
-	At     time.Time
 }
 
 // RefusedResults returns refused results in the order of their ids, at most limit
 // of them, and how many there are.
 func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
 	for k, n := range o.deliveries.refusedResults() {
-		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail, At: n.at})
+		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail})
 	}
 	sort.Slice(list, func(i, j int) bool { return list[i].ID.Compare(list[j].ID) < 0 })
 	count = len(list)

@@ -117,7 +117,7 @@ func TestLargeBodies(t *testing.T) {
 			}
 		}
 		h.want(missing.Header.ID, pending)
-		if why, _ := h.Why(missing.Header.ID); why.Detail == "" || why.Tries == 0 {
+		if why, _ := h.Why(missing.Header.ID); why.Detail == "" || h.tries(missing.Header.ID) == 0 {
 			t.Errorf("why = %+v", why)
 		}
 	})
@@ -143,7 +143,7 @@ func TestRefusedBody(t *testing.T) {
 				defer h.connect(g)()
 				time.Sleep(10 * time.Minute)
 				h.want(d.Header.ID, tt.want)
-				if why, err := h.Why(d.Header.ID); tt.want == pending && (err != nil || why.Tries < 2) {
+				if why, err := h.Why(d.Header.ID); tt.want == pending && (err != nil || h.tries(d.Header.ID) < 2) {
 					t.Errorf("why = %+v, %v: it is tried again", why, err)
 				}
 			})

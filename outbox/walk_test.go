@@ -65,11 +65,11 @@ func TestRefusedTask(t *testing.T) {
 					}
 					return
 				}
-				if why.Code != tt.code || why.Detail != "because" || !why.Linked || why.Tries < 10 || why.Next <= 0 {
+				if why.Code != tt.code || why.Detail != "because" || !why.Linked || h.tries(id) < 10 || why.Next <= 0 {
 					t.Errorf("why = %+v", why)
 				}
 				if ops := h.store.Counters().Ops - before; ops != 1 { // the link
-					t.Errorf("%d operations for %d refusals that spend nothing", ops, why.Tries)
+					t.Errorf("%d operations for %d refusals that spend nothing", ops, h.tries(id))
 				}
 				g.respondWith(0)
 				time.Sleep(10 * time.Minute)
