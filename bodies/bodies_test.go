@@ -40,7 +40,7 @@ func random(seed byte, n int) []byte {
 // seal seals a body in small chunks.
 func seal(t testing.TB, s *Store, body []byte) Ref {
 	t.Helper()
-	ref, _, err := s.Seal(context.Background(), bytes.NewReader(body), SealOptions{Suite: AES, Chunk: testChunk})
+	ref, _, err := s.Seal(context.Background(), bytes.NewReader(body), SealOptions{Suite: AES, chunk: testChunk})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestSealAndOpen(t *testing.T) {
 	for _, suite := range []byte{AES, ChaCha} {
 		for _, size := range []int{0, 1, testChunk - 1, testChunk, testChunk + 1, 5*testChunk + 7} {
 			body := random(suite, size)
-			ref, m, err := s.Seal(t.Context(), bytes.NewReader(body), SealOptions{Suite: suite, Chunk: testChunk})
+			ref, m, err := s.Seal(t.Context(), bytes.NewReader(body), SealOptions{Suite: suite, chunk: testChunk})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -89,7 +89,7 @@ func TestManyAtOnce(t *testing.T) {
 		src := source(t, from, &other)
 		list := pieces(t, src)
 		wg.Go(func() {
-			ref, _, err := s.Seal(t.Context(), bytes.NewReader(random(i, 5*testChunk)), SealOptions{Suite: AES, Chunk: testChunk})
+			ref, _, err := s.Seal(t.Context(), bytes.NewReader(random(i, 5*testChunk)), SealOptions{Suite: AES, chunk: testChunk})
 			if err != nil {
 				t.Error(err)
 				return

@@ -97,10 +97,10 @@ func TestWritesLeaveTheReserve(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("asked for the free space %d times in one second, want once, and at the offer", asked)
 	}
-	if _, _, err := s.Seal(t.Context(), bytes.NewReader(random(2, 3*testChunk)), SealOptions{Suite: AES, Chunk: testChunk}); !errors.Is(err, ErrFull) {
+	if _, _, err := s.Seal(t.Context(), bytes.NewReader(random(2, 3*testChunk)), SealOptions{Suite: AES, chunk: testChunk}); !errors.Is(err, ErrFull) {
 		t.Errorf("a body that is submitted: %v", err)
 	}
-	if _, _, err := s.Seal(t.Context(), bytes.NewReader(random(2, 3*testChunk)), SealOptions{Suite: AES, Chunk: testChunk, Essential: true}); err != nil {
+	if _, _, err := s.Seal(t.Context(), bytes.NewReader(random(2, 3*testChunk)), SealOptions{Suite: AES, chunk: testChunk, essential: true}); err != nil {
 		t.Errorf("a result: %v", err)
 	}
 	wantUsage(t, s, 1, 1)

@@ -15,28 +15,29 @@ import (
 
 // SealOptions say how a body is sealed.
 type SealOptions struct {
-	Suite     byte // AES or ChaCha
-	Essential bool // it must be stored when there is no space for new work: a result
-	Chunk     int  // plain bytes of a chunk; default proto.ChunkSize
+	Suite byte // AES or ChaCha
+
+	essential bool // it must be stored when there is no space for new work: a result
+	chunk     int  // tests: plain bytes of a chunk; default proto.ChunkSize
 }
 
 // Seal seals a body of any size under a new key, chunk by chunk; it compresses one whose
 // beginning shrinks. When it returns nil the object is durable, and pinned.
 func (s *Store) Seal(ctx context.Context, r io.Reader, o SealOptions) (ref Ref, m Manifest, err error) {
-	if o.Chunk == 0 {
-		o.Chunk = proto.ChunkSize
+	if o.chunk == 0 {
+		o.chunk = proto.ChunkSize
 	}
 	ref.Suite = o.Suite
 	rand.Read(ref.Key[:])
-	c, err := newChunkCipher(ref.Key, ref.Suite, o.Chunk)
+	c, err := newChunkCipher(ref.Key, ref.Suite, o.chunk)
 	if err != nil {
 		return ref, m, err
 	}
-	file, err := s.create(o.Essential)
+	file, err := s.create(o.essential)
 	if err != nil {
 		return ref, m, err
 	}
-	sealer := &sealer{cipher: c, file: file, at: headerSize, plain: make([]byte, 0, o.Chunk), block: make([]byte, 0, entrySize+o.Chunk+tagSize)}
+	sealer := &sealer{cipher: c, file: file, at: headerSize, plain: make([]byte, 0, o.chunk), block: make([]byte, 0, entrySize+o.chunk+tagSize)}
 	sum := sha256.New()
 	ref.Packed, ref.Size, err = sealer.copy(io.TeeReader(untilDone(ctx, r), sum))
 	if err == nil {
@@ -57,7 +58,7 @@ func (s *Store) SealFile(ctx context.Context, path string, suite byte) (Ref, Man
 		return Ref{}, Manifest{}, err
 	}
 	defer file.Close()
-	return s.Seal(ctx, file, SealOptions{Suite: suite, Essential: true})
+	return s.Seal(ctx, file, SealOptions{Suite: suite, essential: true})
 }
 
 // untilDone returns a reader of r that fails with the error of ctx once that is done.
