@@ -111,7 +111,7 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 // A refused task starts nothing and is never retried.
 func TestRefusedTaskStartsNothing(t *testing.T) {
 	started := false
-	cfg := Config{Exec: program(t, "argv"), OnStart: func(int) { started = true }}
+	cfg := Config{Exec: program(t, "argv"), onStart: func(int) { started = true }}
 	for name, r := range map[string]*handler.Run{
 		"args":           {Content: &proto.Content{Args: []string{"a"}}},
 		"key with NUL":   {Content: &proto.Content{IdempotencyKey: "a\x00LD_PRELOAD=/tmp/x.so"}},

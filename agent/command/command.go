@@ -60,7 +60,8 @@ type Config struct {
 	Dir        string        // working directory; default the run's own folder
 	RunAs      string        // USER[:GROUP] that the program runs as; default the node's own. See [MayRunAs]
 	Node       string        // BALEFIRE_NODE, by which Reap finds processes left behind by a killed node
-	OnStart    func(pid int) // called when the program has started
+
+	onStart func(pid int) // tests: called when the program has started
 }
 
 func (c Config) withDefaults() Config {
@@ -153,7 +154,7 @@ func (h *Handler) job(ctx context.Context, r *handler.Run) (*job, error) {
 	}
 	j := &job{
 		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Content.GetArgs()), marker: newMarker(),
-		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.OnStart,
+		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.onStart,
 	}
 	own, err := h.runAsUser(j, r.Dir)
 	if err != nil {

@@ -251,12 +251,12 @@ func TestStoppedOutcomes(t *testing.T) {
 		t.Errorf("caller's deadline: %+v, want timeout", res)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
-	cfg.OnStart = func(int) { cancel() }
+	cfg.onStart = func(int) { cancel() }
 	if res := handler.Call(ctx, newHandler(t, cfg), &handler.Run{}); res.Outcome != handler.Cancelled {
 		t.Errorf("cancel: %+v, want cancelled", res)
 	}
 	started := false
-	cfg.OnStart = func(int) { started = true }
+	cfg.onStart = func(int) { started = true }
 	if res := handler.Call(ctx, newHandler(t, cfg), &handler.Run{}); res.Outcome != handler.Cancelled || started {
 		t.Errorf("cancelled before: %+v, started %v, want cancelled and not started", res, started)
 	}

@@ -104,7 +104,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 			leader := make(chan int, 1)
 			h := newHandler(t, Config{
 				Exec: program(t, "family", m.addr(), tt.how), Grace: 100 * time.Millisecond,
-				OnStart: func(pid int) { leader <- pid },
+				onStart: func(pid int) { leader <- pid },
 			})
 			results := make(chan *handler.Result, 1)
 			go func() { results <- handler.Call(ctx, h, &handler.Run{ID: testTask}) }()
