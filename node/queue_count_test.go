@@ -16,7 +16,7 @@ func TestQueueMessageAndSyncCost(t *testing.T) {
 		c := newCluster(t, 3, 0)
 		defer c.close()
 		owner := c.nodes[2].node.keys.Peer() // neither origin nor home
-		if err := c.nodes[0].node.Queues.Driver.SetQueue(t.Context(), "build", func(s *proto.QueueState) {
+		if err := c.nodes[0].node.Queues.Driver.CreateQueue(t.Context(), "build", nil, func(s *proto.QueueState) {
 			s.Members = []*proto.QueueMember{{Peer: owner[:]}}
 		}); err != nil {
 			t.Fatal(err)

@@ -165,7 +165,7 @@ func TestManyEndsAtOnce(t *testing.T) {
 		c := &slowCustody{clusterNode: n}
 		n.driver.parts.Custody = c
 		ctx := t.Context()
-		if err := n.driver.SetQueue(ctx, "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+		if err := n.driver.CreateQueue(ctx, "q", nil, func(s *proto.QueueState) { s.Paused = true }); err != nil {
 			t.Fatal(err)
 		}
 		for i := range many {
@@ -229,7 +229,7 @@ func TestManyLanesBlockAtOnce(t *testing.T) {
 		w := newCluster(t, 1, time.Second)
 		defer w.close()
 		n, many := w.nodes[0], 10_000
-		if err := n.driver.SetQueue(t.Context(), "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+		if err := n.driver.CreateQueue(t.Context(), "q", nil, func(s *proto.QueueState) { s.Paused = true }); err != nil {
 			t.Fatal(err)
 		}
 		for i := range many {
@@ -334,7 +334,7 @@ func TestAStopWhileAnEndWaits(t *testing.T) {
 		w := newCluster(t, 1, time.Second)
 		defer w.close()
 		n := w.nodes[0]
-		if err := n.driver.SetQueue(t.Context(), "q", func(*proto.QueueState) {}); err != nil {
+		if err := n.driver.CreateQueue(t.Context(), "q", nil, func(*proto.QueueState) {}); err != nil {
 			t.Fatal(err)
 		}
 		n.driver.parts.Custody = stoppedCustody{n}

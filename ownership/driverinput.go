@@ -385,14 +385,9 @@ func (d *Driver) Stop() {
 // ErrElsewhere is returned for a request about a queue whose home is another node.
 var ErrElsewhere = errors.New("ownership: the home of the queue is another node")
 
-// SetQueue changes a queue whose home is here, or creates it as an admin, and returns once
-// that is durable.
-func (d *Driver) SetQueue(ctx context.Context, name string, change func(*proto.QueueState)) error {
-	return d.CreateQueue(ctx, name, nil, change)
-}
-
-// CreateQueue is SetQueue with an admin's deed for a new queue, or another name: that has
-// no settings to change but whether it is removed.
+// CreateQueue changes a queue whose home is here, or creates it with an admin's deed, nil if
+// this node is one, and returns once that is durable. Another name than that of a queue has no
+// settings to change but whether it is removed.
 func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
 	err := d.ask(ctx, func() (Output, error) { return d.home.CreateQueue(name, change, deed, d.now()) })
 	if errors.Is(err, ErrNameTaken) && (d.QueueStates()[name] != nil || d.Titles()[name] != nil) {

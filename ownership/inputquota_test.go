@@ -66,8 +66,10 @@ func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 		"Recover": func(ctx context.Context) error { _, err := v.driver.Recover(ctx, proto.TaskID{9}); return err },
 		"Seize":   func(ctx context.Context) error { return v.driver.Seize(ctx, "far", vFar) },
 		"HandOff": func(ctx context.Context) error { return v.driver.HandOff(ctx, "none", vFar) },
-		"Set":     func(ctx context.Context) error { return v.driver.SetQueue(ctx, "far", func(*proto.QueueState) {}) },
-		"Pace":    func(ctx context.Context) error { _, err := v.driver.Progress(ctx, id); return err },
+		"Set": func(ctx context.Context) error {
+			return v.driver.CreateQueue(ctx, "far", nil, func(*proto.QueueState) {})
+		},
+		"Pace": func(ctx context.Context) error { _, err := v.driver.Progress(ctx, id); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var driver sync.WaitGroup
