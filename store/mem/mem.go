@@ -2,7 +2,6 @@
 // and for nodes that need no durability.
 //
 //	New ──▶ Engine ── Close ──▶ Reopen ──▶ Engine   as after a restart
-//	           └── Snapshot(dir) ──▶ Open(dir)      the only files it ever writes
 package mem
 
 import (
