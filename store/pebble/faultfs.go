@@ -139,14 +139,14 @@ func (f *faultFile) Write(p []byte) (int, error) {
 }
 
 // Sync implements [vfs.File].
-func (f *faultFile) Sync() error { return f.guard("sync", f.File.Sync) }
+func (f *faultFile) Sync() error { return f.sync(f.File.Sync) }
 
 // SyncData implements [vfs.File].
-func (f *faultFile) SyncData() error { return f.guard("sync", f.File.SyncData) }
+func (f *faultFile) SyncData() error { return f.sync(f.File.SyncData) }
 
 // SyncTo implements [vfs.File].
 func (f *faultFile) SyncTo(length int64) (full bool, err error) {
-	err = f.guard("sync", func() (err error) { full, err = f.File.SyncTo(length); return err })
+	err = f.sync(func() (err error) { full, err = f.File.SyncTo(length); return err })
 	return full, err
 }
 
@@ -178,10 +178,10 @@ func (f *faultFile) Stat() (vfs.FileInfo, error) {
 // Close implements [vfs.File].
 func (f *faultFile) Close() error { return f.s.report("close", f.name, f.File.Close()) }
 
-// guard executes an operation unless the engine has stopped.
-func (f *faultFile) guard(what string, do func() error) error {
+// sync syncs with do unless the engine has stopped.
+func (f *faultFile) sync(do func() error) error {
 	if f.s.failed() {
 		return nil
 	}
-	return f.s.report(what, f.name, do())
+	return f.s.report("sync", f.name, do())
 }
