@@ -157,7 +157,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	for n, i := range g.take {
 		a := &arrivals[i]
 		var body string
-		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil {
+		if errs[n] = in.cfg.Fail(PointAccept); errs[n] == nil {
 			body, errs[n] = in.pinBody(a)
 		}
 		if body != "" {
@@ -193,7 +193,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 			in.keys.Release(string(arrivals[i].Header.Origin[:]))
 		}
 		if err == nil {
-			err = in.cfg.Fail(PointAccepted, arrivals[i].Header.ID)
+			err = in.cfg.Fail(PointAccepted)
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)

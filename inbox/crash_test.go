@@ -27,7 +27,7 @@ func TestStopAfterEachStep(t *testing.T) {
 		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
 			s, spec := scripted(succeed)
 			var passed atomic.Bool
-			cfg := Config{Fail: func(at string, _ proto.TaskID) error {
+			cfg := Config{Fail: func(at string) error {
 				if at == point && passed.CompareAndSwap(false, true) {
 					return errors.New("stopped at " + at)
 				}

@@ -207,7 +207,7 @@ func (rn *runner) takeDue(jobCtx context.Context) (j *job, ok bool) {
 // recoverInterrupted handles the tasks that were running when the process died, before any
 // other is started, which might have the same idempotency key.
 func (rn *runner) recoverInterrupted(jobCtx context.Context) {
-	keys := rn.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
+	keys := rn.queue.Keys(func(i backlog.Item) bool { return i.State == proto.Running })
 	for _, k := range keys {
 		if item, ok := rn.queue.Peek(k); ok {
 			if j := rn.handleDue(jobCtx, item); j != nil {
@@ -416,8 +416,8 @@ func (rn *runner) recover(jobCtx context.Context, j *job) {
 // start calls the handlers that may be called before their starts are on disk, then commits
 // the other starts at once and calls their handlers.
 func (rn *runner) start(jobCtx context.Context, starts []*job) {
-	for _, j := range starts {
-		if err := rn.cfg.Fail(PointStart, j.key.ID); err != nil {
+	for range starts {
+		if err := rn.cfg.Fail(PointStart); err != nil {
 			rn.abort(starts, err)
 			return
 		}
@@ -446,7 +446,7 @@ func (rn *runner) start(jobCtx context.Context, starts []*job) {
 
 // call calls the handler of a started job.
 func (rn *runner) call(jobCtx context.Context, j *job) {
-	if err := rn.cfg.Fail(PointStarted, j.key.ID); err != nil {
+	if err := rn.cfg.Fail(PointStarted); err != nil {
 		rn.slots.settleNote(j)
 		rn.abort([]*job{j}, err)
 		return

@@ -103,7 +103,7 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler
 		switch {
 		case err == nil:
 			in.dropBody(j)
-			return in.cfg.Fail(PointFinished, j.key.ID)
+			return in.cfg.Fail(PointFinished)
 		case in.store.Err() != nil:
 			return fmt.Errorf("finish: %w", in.store.Err())
 		case in.slots.halted():

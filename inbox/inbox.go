@@ -111,14 +111,14 @@ type Config struct {
 	GracefulTimeout time.Duration      // time for handlers to finish when Run ends; default 15s
 	Dangerous       []string           // kinds that may have the profile dangerous
 
-	OnStarted func(Started)                             // called once for a run that lasts longer than a second; must not block
-	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block or keep the record
-	OnUntold  func(*Finished)                           // called after the end of a task whose origin gets no result, because it could not be sealed; must not block
-	Fail      func(point string, id proto.TaskID) error // tests: an error at a point stops the inbox there, see the Point constants
-	Logger    *slog.Logger                              // default: none
-	Clock     clock.Clock                               // default clock.System()
-	Rand      func() float64                            // jitter, in [0, 1); default math/rand
-	Progress  func(entries int)                         // called while Open reads
+	OnStarted func(Started)                     // called once for a run that lasts longer than a second; must not block
+	OnChange  func(proto.TaskID, *proto.Record) // called after each durable change; must not block or keep the record
+	OnUntold  func(*Finished)                   // called after the end of a task whose origin gets no result, because it could not be sealed; must not block
+	Fail      func(point string) error          // tests: an error at a point stops the inbox there, see the Point constants
+	Logger    *slog.Logger                      // default: none
+	Clock     clock.Clock                       // default clock.System()
+	Rand      func() float64                    // jitter, in [0, 1); default math/rand
+	Progress  func(entries int)                 // called while Open reads
 }
 
 // cores is GOMAXPROCS at the start of the process. It may be raised later, which adds no
@@ -142,7 +142,7 @@ func (c Config) withDefaults() Config {
 		c.OnChange = func(proto.TaskID, *proto.Record) {}
 	}
 	if c.Fail == nil {
-		c.Fail = func(string, proto.TaskID) error { return nil }
+		c.Fail = func(string) error { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

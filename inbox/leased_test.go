@@ -135,7 +135,7 @@ func TestTaskIsDeniedAtItsStart(t *testing.T) {
 	s, spec := scripted(succeed)
 	spec.OnCrash = OnCrashPark // its start is on disk first
 	var f *fixture
-	cfg := Config{Fail: func(point string, _ proto.TaskID) error {
+	cfg := Config{Fail: func(point string) error {
 		if point == PointStarted && spec.Allow[0] == "*" {
 			spec.Allow = []string{"peer:other"}
 			return f.in.Register(spec)

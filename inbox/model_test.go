@@ -107,7 +107,7 @@ func (m *model) errorf(format string, a ...any) {
 }
 
 // fail kills the process at the deadly point.
-func (m *model) fail(point string, _ proto.TaskID) error {
+func (m *model) fail(point string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if point != m.fatalPoint {

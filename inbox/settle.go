@@ -83,7 +83,7 @@ func (in *Inbox) forgetSettled(ctx context.Context) error {
 }
 
 func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
-	if err := in.cfg.Fail(PointSettle, proto.TaskID{}); err != nil {
+	if err := in.cfg.Fail(PointSettle); err != nil {
 		return err
 	}
 	var b store.Batch
@@ -97,7 +97,7 @@ func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
 			return err
 		}
 	}
-	return in.cfg.Fail(PointSettled, proto.TaskID{})
+	return in.cfg.Fail(PointSettled)
 }
 
 // forgetOld drops old finished ids of which every copy is refused: first the marks of

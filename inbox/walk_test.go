@@ -164,7 +164,7 @@ func TestOutputOfAFailedAttemptIsRemoved(t *testing.T) {
 			})
 			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 				a := f.task()
-				f.in.cfg.Fail = func(point string, _ proto.TaskID) error {
+				f.in.cfg.Fail = func(point string) error {
 					if point == PointFinish && want == cancelled {
 						f.mustCancel(a, false, 0)
 					}

@@ -20,7 +20,7 @@ func (rn *runner) work(jobCtx context.Context, j *job) error {
 	res := rn.handle(jobCtx, j)
 	why := rn.slots.release(j, len(res.Output)+len(res.Stderr))
 	rn.slots.settleNote(j)
-	if err := rn.cfg.Fail(PointFinish, j.key.ID); err != nil {
+	if err := rn.cfg.Fail(PointFinish); err != nil {
 		return err
 	}
 	l := rn.limits

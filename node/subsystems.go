@@ -131,8 +131,7 @@ func (n *Node) inboxConfig() inbox.Config {
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: recordBytes(n.cfg.memoryLimit()), MaxKept: 10 * l.MaxInbox, Keys: n.cfg.keys(), GracefulTimeout: l.GracefulTimeout,
 		Dangerous: n.cfg.Dangerous, OnStarted: func(s inbox.Started) { n.notices.SendStarted(s) }, OnChange: n.ownerChanged, OnUntold: submit.UntoldHook(n.Events.Add),
-		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
-		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),
+		Fail: n.cfg.Fail, Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),
 	}
 }
 

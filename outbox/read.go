@@ -283,5 +283,5 @@ func (o *Outbox) Blobs(f func(name string)) error {
 
 // Results counts the results that have not reached their homes yet.
 func (o *Outbox) Results() int {
-	return len(o.backlog.Keys(nil, func(it backlog.Item) bool { return it.Key.Part == backlog.PartResult }))
+	return len(o.backlog.Keys(func(it backlog.Item) bool { return it.Key.Part == backlog.PartResult }))
 }

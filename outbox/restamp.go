@@ -176,7 +176,7 @@ func (o *Outbox) restamp(ctx context.Context) (bool, error) {
 }
 
 func (o *Outbox) restampAll(ctx context.Context, m clockReading) (moved int, err error) {
-	keys := o.backlog.Keys(nil, func(it backlog.Item) bool { return !it.State.Terminal() })
+	keys := o.backlog.Keys(func(it backlog.Item) bool { return !it.State.Terminal() })
 	for len(keys) > 0 && err == nil {
 		if err = ctx.Err(); err != nil {
 			break

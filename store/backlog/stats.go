@@ -57,14 +57,14 @@ func (b *Backlog) Groups() []string {
 	return names
 }
 
-// Keys appends to dst the keys of the entries that match, nil all, in no order.
-func (b *Backlog) Keys(dst []Key, match func(Item) bool) []Key {
+// Keys returns the keys of the entries that match, in no order.
+func (b *Backlog) Keys(match func(Item) bool) (keys []Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for k, e := range b.entries {
-		if e.place != adding && (match == nil || match(e.item())) {
-			dst = append(dst, k)
+		if e.place != adding && match(e.item()) {
+			keys = append(keys, k)
 		}
 	}
-	return dst
+	return keys
 }
