@@ -26,19 +26,15 @@ func (n *Node) netConfig() (transport.Config, error) {
 		return transport.Config{}, err
 	}
 	net := n.cfg.Net
-	c := transport.Config{
-		Listen: net.Listen, Announce: net.Announce, Software: "balefire-node " + n.cfg.Version, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: !net.Metrics},
-		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: transfer.Receiver{Transfers: n.transfers},
-		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
-		Weights:         route.Weights(net.Score),
-		Observe:         n.netChanged,
-		DiscoveryConfig: transport.DiscoveryConfig{DHT: net.DHT, MDNS: net.MDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
-	}
 	r := gossipHandler{n}
-	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store},
+	c := transport.Config{
+		Listen: net.Listen, Announce: net.Announce, Software: "balefire-node " + n.cfg.Version, Clock: n.cfg.Clock, Logger: n.cfg.Logger, Registerer: n.registry, OwnMetrics: !net.Metrics,
+		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: transfer.Receiver{Transfers: n.transfers}, Mail: n.Mail.Receive,
+		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap, Weights: route.Weights(net.Score), Observe: n.netChanged,
+		DHT: net.DHT, MDNS: net.MDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen,
+		Ready: n.notices.Ready, Lookup: n.notices.Lookup, PeerClock: n.guard.ObservePeer, Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store},
 		Hops: func(p proto.PeerID) []transport.Hop { return hopsFromProto(n.announced(p).GetHops()) }, Open: func(p proto.PeerID) bool { return n.announced(p).GetOpen() },
 	}
-	c.Ready, c.PeerClock, c.Lookup, c.Mail = n.notices.Ready, n.guard.ObservePeer, n.notices.Lookup, n.Mail.Receive
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}

@@ -38,42 +38,24 @@ type Config struct {
 	Observe   func(Event)           // called with each event, one at a time; default: none
 	Timing    Timing
 
-	GossipConfig
-	MetricsConfig
-	DiscoveryConfig
-}
+	Ready     func(from proto.PeerID, r *proto.Ready)                                                // handles a peer's hint that it accepts again what it refused; must not block; default: dropped
+	Lookup    func(from proto.PeerID, m *proto.Message)                                              // handles LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default: dropped
+	PeerClock func(time.Time)                                                                        // receives the current time of a connected member whose clock is not in doubt; must not block; default: dropped
+	Control   func(from proto.PeerID, m *proto.Message)                                              // handles PROBE and PROBED of ctl streams; must not block; default: dropped
+	Sync      func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
+	Topic     TopicHandler                                                                           // handles messages of the gossip topic; default: the topic is not joined
+	Nonces    Nonces                                                                                 // persists which messages of it were received; default: in memory
+	Hops      func(p proto.PeerID) []Hop                                                             // p's published paths to relays, best effort; default: none
+	Open      func(p proto.PeerID) bool                                                              // whether p announces that any node can dial it; default: none does
 
-// MetricsConfig configures where the transport counts.
-type MetricsConfig struct {
-	Registerer prometheus.Registerer // default: no metrics
-	OwnMetrics bool                  // omit libp2p's metrics; default false
-}
-
-// GossipConfig configures who handles what members tell each other about the mesh.
-type GossipConfig struct {
-	Ready   func(from proto.PeerID, r *proto.Ready)                                                // handles a peer's hint that it accepts again what it refused; must not block; default: dropped
-	Control func(from proto.PeerID, m *proto.Message)                                              // handles PROBE and PROBED of ctl streams; must not block; default: dropped
-	Sync    func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
-	Topic   TopicHandler                                                                           // handles messages of the gossip topic; default: the topic is not joined
-	Hops    func(p proto.PeerID) []Hop                                                             // p's published paths to relays, best effort; default: none
-	Open    func(p proto.PeerID) bool                                                              // whether p announces that any node can dial it; default: none does
-	Nonces  Nonces                                                                                 // persists which messages were received; default: in memory
-
-	// Lookup handles LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
-	// dropped.
-	Lookup func(from proto.PeerID, m *proto.Message)
-	// PeerClock receives the current time of a connected member whose clock is not in
-	// doubt; must not block; default: dropped.
-	PeerClock func(time.Time)
-}
-
-// DiscoveryConfig configures how peers are found, in addition to the Directory.
-type DiscoveryConfig struct {
 	DHT     bool           // participate in the mesh's Kademlia DHT; default false
 	MDNS    bool           // announce this node and find others on the LAN; default false
 	MeshTag string         // names the mesh, never sent in clear; default balefire
 	AnyPort bool           // for a node that joins a mesh: use any ports instead of those in Listen; default false
 	Seen    func(Stranger) // receives nodes on the LAN that are not members; must not block; default: dropped
+
+	Registerer prometheus.Registerer // default: no metrics
+	OwnMetrics bool                  // omit libp2p's metrics; default false
 }
 
 // Timing holds the transport's timing parameters. The zero value of each field means its

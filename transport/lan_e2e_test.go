@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 func runLANPeer(number int) {
 	n := &simNode{mesh: new(sim), id: number, boot: 1}
 	tr, err := transport.New(simKeys(number), n, n, transport.Config{
-		Listen:          []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001", "/ip6/::/udp/4001/quic-v1", "/ip6/::/tcp/4001"},
-		DiscoveryConfig: transport.DiscoveryConfig{MDNS: true},
+		Listen: []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001", "/ip6/::/udp/4001/quic-v1", "/ip6/::/tcp/4001"},
+		MDNS:   true,
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -171,6 +171,9 @@ func checkType(t *testing.T, path string, d *ast.TypeSpec) {
 		if path == "node/node.go" && d.Name.Name == "Node" {
 			limit = 33
 		}
+		if path == "transport/config.go" && d.Name.Name == "Config" {
+			limit = 34 // the node sets each of them, and parts of a config would be made for this limit alone
+		}
 		if n > limit && !strings.HasSuffix(path, "_test.go") {
 			t.Errorf("%s: %s has %d fields, the limit is %d", path, d.Name.Name, n, limit)
 		}
