@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/balefire/balefire/merkle"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -45,7 +46,7 @@ func (s *Store) Manifest(name string) (Manifest, error) {
 type Source struct {
 	Manifest Manifest
 	file     *os.File
-	tree     tree
+	tree     merkle.Tree
 }
 
 // Source opens an object to be sent.
@@ -57,7 +58,7 @@ func (s *Store) Source(name string) (*Source, error) {
 	leaves, err := readLeaves(f, &m)
 	src := &Source{Manifest: m, file: f}
 	if err == nil {
-		if src.tree = newTree(leaves); src.tree.root() != m.Root {
+		if src.tree = merkle.New(leaves); src.tree.Root() != m.Root {
 			err = fmt.Errorf("%w: the hashes of %s", ErrDamaged, name)
 		}
 	}
@@ -89,7 +90,7 @@ func (s *Source) Chunk(i int, dst, path []byte) (chunk, way []byte, err error) {
 	if leafHash(chunk) != s.tree[0][i] {
 		return nil, nil, fmt.Errorf("%w: chunk %d", ErrDamaged, i)
 	}
-	return chunk, s.tree.path(path, i), nil
+	return chunk, s.tree.Path(path, i), nil
 }
 
 // Close closes the file.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/balefire/balefire/merkle"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -151,7 +152,7 @@ func (s *sealer) finish() (Manifest, error) {
 	if err := s.next(true); err != nil {
 		return Manifest{}, err
 	}
-	m := Manifest{Size: s.at - headerSize - int64(len(s.leaves))*entrySize, Chunk: cap(s.plain), Root: newTree(s.leaves).root()}
+	m := Manifest{Size: s.at - headerSize - int64(len(s.leaves))*entrySize, Chunk: cap(s.plain), Root: merkle.New(s.leaves).Root()}
 	if err := m.check(); err != nil {
 		return m, err
 	}

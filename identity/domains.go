@@ -24,9 +24,3 @@ const (
 	domainRevocation = "balefire/v1/revocation\x00" // signed: the revocation of a certificate
 	domainDeed       = "balefire/v1/deed\x00"       // signed: the home of a queue
 )
-
-// Merkle trees distinguish a leaf from an inner node by the first hashed byte.
-const (
-	prefixLeaf = 0x00
-	prefixNode = 0x01
-)

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 
+	"github.com/balefire/balefire/merkle"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -14,7 +15,7 @@ const verifiedLimit = 4096
 // with the proof of each leaf. It panics for another number.
 func (k *Keys) SignGroup(leaves [][32]byte) (sig []byte, proofs []Proof) {
 	t := newTree(leaves)
-	return signRoot(k.private, t.root()), t.proofs()
+	return signRoot(k.private, t.Root()), proofsOf(t)
 }
 
 // signRoot signs a group. Its message is as short as a record's: see groupMessage.
@@ -81,7 +82,7 @@ func EnvelopeLeaf(header, body []byte, what byte) [32]byte {
 	}
 	var buf [512]byte // enough for a usual header: no allocation
 	sum := sha256.Sum256(body)
-	b := append(buf[:0], prefixLeaf)
+	b := append(buf[:0], merkle.PrefixLeaf)
 	b = append(b, domain...)
 	b = append(b, header...)
 	return sha256.Sum256(append(b, sum[:]...))
@@ -92,7 +93,7 @@ func StatementLeaf(statement []byte) [32]byte { return leafOf(domainReceipt, sta
 
 func leafOf(domain string, statement []byte) [32]byte {
 	var buf [512]byte
-	b := append(buf[:0], prefixLeaf)
+	b := append(buf[:0], merkle.PrefixLeaf)
 	b = append(b, domain...)
 	return sha256.Sum256(append(b, statement...))
 }

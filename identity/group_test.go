@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/balefire/balefire/merkle"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -41,7 +42,7 @@ func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 511, 512} {
 		leaves := someLeaves(n)
 		tree := newTree(leaves)
-		if got, want := tree.root(), slowRoot(leaves); got != want {
+		if got, want := tree.Root(), slowRoot(leaves); got != want {
 			t.Fatalf("root of %d leaves differs from its definition", n)
 		}
 		sig, proofs := k.SignGroup(leaves)
@@ -96,7 +97,7 @@ func TestImpossibleProofsAreRefused(t *testing.T) {
 	}
 	// An inner node is not a leaf: its path leads to the root, but leaf hashes have a
 	// different prefix byte.
-	inner := hashNode(&leaves[0], &leaves[1])
+	inner := merkle.Join(&leaves[0], &leaves[1])
 	if err := v.Verify(k.Peer(), inner, Proof{0, proofs[0].Path[32:]}, sig); err != nil {
 		t.Errorf("a subtree's root does not lead to the root: %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 // order of their mails.
 func (k *Keys) SignMail(statements []proto.MailStatement) []byte {
 	t := newTree(mailLeaves(statements))
-	return signRoot(k.private, t.root())
+	return signRoot(k.private, t.Root())
 }
 
 // MailReceipts checks the signature of a home and returns one receipt per statement. The statements
@@ -20,11 +20,11 @@ func (v *Verifier) MailReceipts(home proto.PeerID, statements []proto.MailStatem
 		return nil, fmt.Errorf("receipts of mail: %w: %d statements", ErrProof, len(statements))
 	}
 	t := newTree(mailLeaves(statements))
-	if err := v.verifyRoot(home, t.root(), sig); err != nil {
+	if err := v.verifyRoot(home, t.Root(), sig); err != nil {
 		return nil, fmt.Errorf("receipts of mail from %s: %w", home.Short(), err)
 	}
 	receipts := make([]proto.MailReceipt, len(statements))
-	for i, p := range t.proofs() {
+	for i, p := range proofsOf(t) {
 		receipts[i] = proto.MailReceipt{Statement: statements[i], Index: uint16(p.Index), Path: p.Path, Signature: [64]byte(sig)}
 	}
 	return receipts, nil

@@ -1,10 +1,10 @@
 package identity
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 
+	"github.com/balefire/balefire/merkle"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -20,74 +20,21 @@ type Proof struct {
 	Path  []byte // the sibling hashes on the way to the root, 32 bytes each
 }
 
-// A tree is a binary hash tree whose last level is padded to a power of two with
-// zero hashes, which no leaf has. So all paths of a group have the same length,
-// and each (index, path) belongs to one leaf.
-type tree struct {
-	levels [maxSteps + 1][][32]byte // from the leaves to the root, without padding
-	height int
-}
-
-// filling[h] is the hash of a subtree of height h that holds no leaf.
-var filling = func() (f [maxSteps + 1][32]byte) {
-	for h := range maxSteps {
-		f[h+1] = hashNode(&f[h], &f[h])
-	}
-	return f
-}()
-
-// hashNode joins two hashes.
-func hashNode(left, right *[32]byte) [32]byte {
-	var b [65]byte
-	b[0] = prefixNode
-	copy(b[1:], left[:])
-	copy(b[33:], right[:])
-	return sha256.Sum256(b[:])
-}
-
 // newTree hashes 1 to proto.MaxGroup leaves together.
-func newTree(leaves [][32]byte) tree {
+func newTree(leaves [][32]byte) merkle.Tree {
 	if len(leaves) < 1 || len(leaves) > proto.MaxGroup {
 		panic(fmt.Sprintf("identity: a group of %d leaves", len(leaves)))
 	}
-	var t tree
-	t.levels[0] = leaves
-	nodes := 0
-	for n := len(leaves); n > 1; n = (n + 1) / 2 {
-		nodes += (n + 1) / 2
-	}
-	inner := make([][32]byte, 0, nodes)
-	for n := len(leaves); n > 1; {
-		below, start := t.levels[t.height], len(inner)
-		for i := 0; i < n; i += 2 {
-			inner = append(inner, hashNode(&below[i], t.node(t.height, i+1)))
-		}
-		t.height++
-		t.levels[t.height] = inner[start:]
-		n = len(inner) - start
-	}
-	return t
+	return merkle.New(leaves)
 }
 
-// node returns the hash of a node, which may be padding.
-func (t *tree) node(level, i int) *[32]byte {
-	if i < len(t.levels[level]) {
-		return &t.levels[level][i]
-	}
-	return &filling[level]
-}
-
-func (t *tree) root() [32]byte { return t.levels[t.height][0] }
-
-// proofs returns the proof of each leaf.
-func (t *tree) proofs() []Proof {
-	all := make([]Proof, len(t.levels[0]))
-	paths := make([]byte, 0, len(all)*t.height*32)
+// proofsOf returns the proof of each leaf.
+func proofsOf(t merkle.Tree) []Proof {
+	all := make([]Proof, len(t[0]))
+	paths := make([]byte, 0, len(all)*32*(len(t)-1))
 	for i := range all {
 		from := len(paths)
-		for level := range t.height {
-			paths = append(paths, t.node(level, i>>level^1)[:]...)
-		}
+		paths = t.Path(paths, i)
 		all[i] = Proof{Index: uint32(i), Path: paths[from:len(paths):len(paths)]}
 	}
 	return all
@@ -102,13 +49,5 @@ func RootOf(leaf [32]byte, proof Proof) ([32]byte, error) {
 	if proof.Index>>steps != 0 {
 		return leaf, fmt.Errorf("%w: place %d in a group of at most %d", ErrProof, proof.Index, 1<<steps)
 	}
-	for i := range steps {
-		sibling := (*[32]byte)(proof.Path[i*32:])
-		if proof.Index>>i&1 == 0 {
-			leaf = hashNode(&leaf, sibling)
-		} else {
-			leaf = hashNode(sibling, &leaf)
-		}
-	}
-	return leaf, nil
+	return merkle.RootOf(leaf, int(proof.Index), proof.Path), nil
 }

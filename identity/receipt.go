@@ -10,7 +10,7 @@ import (
 // their frames, 1 to proto.MaxGroup of them.
 func (k *Keys) SignAck(statements [][]byte) []byte {
 	t := newTree(statementLeaves(statements))
-	return signRoot(k.private, t.root())
+	return signRoot(k.private, t.Root())
 }
 
 // AckReceipts checks the signature of an Ack from node and returns one receipt
@@ -21,10 +21,10 @@ func (v *Verifier) AckReceipts(node proto.PeerID, statements [][]byte, sig []byt
 		return nil, fmt.Errorf("receipts of an ack: %w: %d statements", ErrProof, len(statements))
 	}
 	t := newTree(statementLeaves(statements))
-	if err := v.verifyRoot(node, t.root(), sig); err != nil {
+	if err := v.verifyRoot(node, t.Root(), sig); err != nil {
 		return nil, fmt.Errorf("receipts of an ack from %s: %w", node.Short(), err)
 	}
-	return receiptsOf(statements, t.proofs(), sig), nil
+	return receiptsOf(statements, proofsOf(t), sig), nil
 }
 
 // Receipts signs several statements at once, 1 to proto.MaxGroup, with one

@@ -26,7 +26,7 @@ var joins = map[string]bool{
 // layers has the layer of each package by its first path element. A package imports only
 // lower layers, and subsystems of one layer never import each other.
 var layers = map[string]int{
-	"proto": 0, "clock": 0, "fair": 0, "memory": 0, "disk": 0, "wire": 0,
+	"proto": 0, "clock": 0, "fair": 0, "memory": 0, "disk": 0, "wire": 0, "merkle": 0,
 	"store": 1, "identity": 1, "handler": 1, "bodies": 1, "audit": 1, "event": 1, "settings": 1,
 	"transport": 2, "addressbook": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "mail": 2, "workflow": 2, "datadir": 2,
 	"queue": 2, "schedule": 2, "pairing": 2, "view": 2, "executor": 2, "transfer": 2, "submit": 2, "receive": 2, "notice": 2, "mailbox": 2,
