@@ -36,9 +36,9 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: sealing.Rewrap, Reseal: sealing.Reseal},
+		Bodies: n.transfers, Rewrap: sealing.Rewrap, Reseal: sealing.Reseal,
 		WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) },
-		Changed: n.homeChanged, Results: submit.ResultHooks(n.storage.Blobs.Drop, n.Events.Add),
+		Changed: n.homeChanged, Event: n.Events.Add, Unneeded: n.storage.Blobs.Drop,
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }

@@ -357,7 +357,7 @@ func (ps *peerSender) afterWrite(a *answeredEntry, r *proto.Record) int {
 			o.resultStale(k, ps.peer, a.refusal)
 		}
 		if k.Part == backlog.PartResult && a.decision.action == drop && r.BodyBlob != "" {
-			o.cfg.Results.Unneeded(r.BodyBlob)
+			o.cfg.Unneeded(r.BodyBlob)
 		}
 		return 0
 	}

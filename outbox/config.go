@@ -89,7 +89,16 @@ type Config struct {
 	// sent to. The queue may have moved, even while the result was on its way.
 	// Default: always false.
 	WasHome func(target string, from proto.PeerID) bool
-	Sealing
+
+	// Rewrap wraps the key of an envelope for the current key of its target, after
+	// BAD_KEY. Without it the wrapped key stays as it is.
+	Rewrap func(*proto.Stored) (*proto.Envelope, error)
+	// Reseal seals a task again with the sequence and the times of its record. It
+	// calls done once the envelope is written or discarded. Without Reseal, a task
+	// that its target has forgotten, or whose times were wrong, waits until it
+	// expires.
+	Reseal func(st *proto.Stored) (d *Draft, done func(), err error)
+
 	// Changed is called after every durable change of a task of this home. It must
 	// be quick and must not retain or modify r.
 	Changed func(id proto.TaskID, r *proto.Record)
@@ -99,58 +108,18 @@ type Config struct {
 	// late result counts after all it is called a second time, with the new state. A
 	// task that moves to another queue ends too: r.MovesTo names the queue. Ended
 	// must not call the outbox.
-	Ended   func(id proto.TaskID, r *proto.Record, b *store.Batch)
-	Results ResultHooks
+	Ended func(id proto.TaskID, r *proto.Record, b *store.Batch)
+	// Event reports that the home of a task that ran here refuses its result, does not
+	// count it, or did not get it in time. It must be quick.
+	Event func(kind string, home proto.PeerID, fields map[string]string)
+	// Unneeded is called for the body of a result that its home has: no record
+	// refers to it any more. It must be quick.
+	Unneeded func(blob string)
 	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
 
 	Clock  clock.Clock  // default clock.System()
 	Logger *slog.Logger // default: none
-}
-
-// Sealing replaces sealed envelopes. Nil functions are optional features that are
-// off.
-type Sealing struct {
-	// Rewrap wraps the key of an envelope for the current key of its target, after
-	// BAD_KEY. Without it the wrapped key stays as it is.
-	Rewrap func(*proto.Stored) (*proto.Envelope, error)
-	// Reseal seals a task again with the sequence and the times of its record. It
-	// calls done once the envelope is written or discarded. Without Reseal, a task
-	// that its target has forgotten, or whose times were wrong, waits until it
-	// expires.
-	Reseal func(st *proto.Stored) (d *Draft, done func(), err error)
-}
-
-// ResultHooks are called for results of tasks that ran here. They must be quick and must not
-// retain or modify what they are given.
-type ResultHooks struct {
-	// Unneeded is called for the body of a result that its home has: no record
-	// refers to it any more.
-	Unneeded func(blob string)
-	// Refused is called for a result that its home refuses. final means that it has
-	// become a dead letter.
-	Refused func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool)
-	// Stale is called for a result that its home recorded but did not count: the
-	// task had already ended, or was granted again.
-	Stale func(id proto.TaskID, home proto.PeerID, r *proto.Refusal)
-	// Lost is called for a result that expired and became a dead letter.
-	Lost func(id proto.TaskID, home proto.PeerID, r *proto.Record)
-}
-
-func (h ResultHooks) withDefaults() ResultHooks {
-	if h.Unneeded == nil {
-		h.Unneeded = func(string) {}
-	}
-	if h.Refused == nil {
-		h.Refused = func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) {}
-	}
-	if h.Stale == nil {
-		h.Stale = func(proto.TaskID, proto.PeerID, *proto.Refusal) {}
-	}
-	if h.Lost == nil {
-		h.Lost = func(proto.TaskID, proto.PeerID, *proto.Record) {}
-	}
-	return h
 }
 
 func (c Config) withDefaults() Config {
@@ -171,7 +140,12 @@ func (c Config) withDefaults() Config {
 	if c.Ended == nil {
 		c.Ended = func(proto.TaskID, *proto.Record, *store.Batch) {}
 	}
-	c.Results = c.Results.withDefaults()
+	if c.Event == nil {
+		c.Event = func(string, proto.PeerID, map[string]string) {}
+	}
+	if c.Unneeded == nil {
+		c.Unneeded = func(string) {}
+	}
 	if c.Clock.IsZero() {
 		c.Clock = clock.System()
 	}

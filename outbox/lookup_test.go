@@ -29,7 +29,7 @@ func resealing(st *proto.Stored) (*Draft, func(), error) {
 func TestTaskUnknownToItsTarget(t *testing.T) {
 	const indeterminate = proto.Indeterminate
 	once := func(r *proto.Record) { r.Mode = proto.AtMostOnce }
-	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Reseal: resealing}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		cut := h.connect(g)
 		twice := h.submit(g.peer(), day, nil)
@@ -81,7 +81,7 @@ func TestTaskUnknownToItsTarget(t *testing.T) {
 // A target that accepts and forgets a task again and again does not fill its
 // record: the task can still end.
 func TestTaskForgottenAgainAndAgain(t *testing.T) {
-	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Reseal: resealing}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		defer h.connect(g)()
 		id := h.submit(g.peer(), day, nil)
@@ -142,7 +142,7 @@ func TestAnswerThatCannotBeWritten(t *testing.T) {
 // I10: a task that its target has forgotten keeps its place before the later tasks
 // with its ordering key, over a restart.
 func TestForgottenTaskKeepsItsPlace(t *testing.T) {
-	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Reseal: resealing}, func(t *testing.T, h *home) {
 		x, y := newTarget(t), newTarget(t)
 		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
 		first := h.submit(x.peer(), day, inLane)

@@ -28,12 +28,12 @@ var errNoKey = errors.New("the sealing key is not known")
 // newSkewedHome starts a home that believes the clock of its machine, which is wrong.
 func newSkewedHome(t *testing.T, off time.Duration) *skewedHome {
 	h := &skewedHome{}
-	h.home = newHome(t, Config{Sealing: Sealing{Reseal: func(st *proto.Stored) (*Draft, func(), error) {
+	h.home = newHome(t, Config{Reseal: func(st *proto.Stored) (*Draft, func(), error) {
 		if h.fails.Load() {
 			return nil, nil, errNoKey
 		}
 		return resealing(st)
-	}}})
+	}})
 	h.off.Store(int64(off))
 	h.fits = off < 0 && off > -day
 	h.restart("m1")

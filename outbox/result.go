@@ -5,6 +5,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // tellAfter is how many transient refusals in a row are reported to a person.
@@ -88,12 +89,12 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 	if _, ends := r.GetCode().Ends(); !over && !lasts && !(ends && before.code != r.GetCode()) {
 		return
 	}
-	what := "the home of a task refuses its result; will retry"
+	kind, what := wire.EventResultRefused, "the home of a task refuses its result; will retry"
 	if over {
-		what = "the home of a task permanently refuses its result; it is kept as a dead letter"
+		kind, what = wire.EventResultDead, "the home of a task permanently refuses its result; it is kept as a dead letter"
 	}
 	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home, "code", r.GetCode().Name(), "detail", r.GetDetail())
-	o.cfg.Results.Refused(k.ID, home, r, over)
+	o.resultEvent(kind, k.ID, home, proto.TaskRefused, r.GetCode(), r.GetDetail())
 }
 
 // resultExpired reports a result that its home did not accept in time.
@@ -101,7 +102,7 @@ func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	home, _ := proto.PeerIDFrom(r.Peer)
 	o.deliveries.drop(k)
 	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home, "cause", r.Cause.Name(), "code", r.Code.Name(), "detail", r.Reason)
-	o.cfg.Results.Lost(k.ID, home, r)
+	o.resultEvent(wire.EventResultDead, k.ID, home, r.GetCause(), r.GetCode(), r.GetReason())
 }
 
 // resultStale reports a result that its home recorded but did not count.
@@ -110,5 +111,13 @@ func (o *Outbox) resultStale(k backlog.Key, home proto.PeerID, r *proto.Refusal)
 		return
 	}
 	o.cfg.Logger.Warn("the home of a task does not need its result", "task", k.ID.String(), "home", home, "state", r.GetState().Name(), "detail", r.GetDetail())
-	o.cfg.Results.Stale(k.ID, home, r)
+	o.resultEvent(wire.EventResultStale, k.ID, home, proto.TaskRefused, r.GetCode(), r.GetDetail())
+}
+
+func (o *Outbox) resultEvent(kind string, id proto.TaskID, home proto.PeerID, cause proto.TaskCause, code proto.Code, detail string) {
+	fields := map[string]string{"task": id.String(), "cause": cause.Name(), "detail": detail}
+	if code != proto.CodeOK {
+		fields["code"] = code.Name()
+	}
+	o.cfg.Event(kind, home, fields)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // A recorder records the calls of a callback.
@@ -55,7 +56,7 @@ func (b *lockedBuffer) String() string {
 // both are reported.
 func TestRefusedResultIsKept(t *testing.T) {
 	type refused struct {
-		code proto.Code
+		code string
 		over bool
 	}
 	tests := []struct {
@@ -75,9 +76,9 @@ func TestRefusedResultIsKept(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var calls recorder[refused]
 			var log lockedBuffer
-			cfg := Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Results: ResultHooks{Refused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
-				calls.add(refused{r.Code, over})
-			}}}
+			cfg := Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Event: func(kind string, _ proto.PeerID, f map[string]string) {
+				calls.add(refused{f["code"], kind == wire.EventResultDead})
+			}}
 			inBubble(t, cfg, func(t *testing.T, h *home) {
 				g := newTarget(t)
 				say := true
@@ -94,7 +95,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				defer h.connect(g)()
 				time.Sleep(3 * time.Second)
 				told := calls.list()
-				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code, tt.dead}) {
+				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code.Name(), tt.dead}) {
 					t.Fatalf("told %v", told)
 				}
 				if n := strings.Count(log.String(), "refuses its result"); n != len(told) || strings.Count(log.String(), "home="+g.peer().String()) != n {
@@ -134,8 +135,8 @@ func TestRefusedResultIsKept(t *testing.T) {
 
 // A home that has recorded a late result no longer needs it.
 func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
-	var calls recorder[proto.TaskID]
-	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { calls.add(id) }}}
+	var calls recorder[string]
+	cfg := Config{Event: func(kind string, _ proto.PeerID, f map[string]string) { calls.add(kind + " " + f["task"]) }}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respond = func(*proto.Message) *proto.Refusal {
@@ -150,7 +151,7 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 		if _, _, err := h.backlog.Get(backlog.Key{ID: d.Header.ID, Part: backlog.PartResult}); err == nil {
 			t.Error("it is still kept")
 		}
-		if told := calls.list(); len(told) != 1 || told[0] != d.Header.ID {
+		if told := calls.list(); len(told) != 1 || told[0] != wire.EventResultStale+" "+d.Header.ID.String() {
 			t.Errorf("told of %v", told)
 		}
 	})
@@ -159,8 +160,8 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 // A result that its home does not accept in time is a dead letter, and that is
 // reported.
 func TestExpiredResultIsADeadLetter(t *testing.T) {
-	var calls recorder[proto.TaskCause]
-	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, r *proto.Record) { calls.add(r.Cause) }}}
+	var calls recorder[string]
+	cfg := Config{ResultFor: time.Hour, Event: func(kind string, _ proto.PeerID, f map[string]string) { calls.add(kind + " " + f["cause"]) }}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		d := h.resultDraft(newTarget(t).peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
@@ -169,7 +170,7 @@ func TestExpiredResultIsADeadLetter(t *testing.T) {
 		time.Sleep(day + time.Hour + time.Minute)
 		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
 		told := calls.list()
-		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || told[0] != proto.TaskExpiredUnreached {
+		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || told[0] != wire.EventResultDead+" "+proto.TaskExpiredUnreached.Name() {
 			t.Errorf("dead letters %v, %v; told %v", list, err, told)
 		}
 	})
@@ -190,7 +191,7 @@ func TestResultIsOfferedFor30Days(t *testing.T) {
 // at which it would have been reported.
 func TestRepeatedRefusalIsReported(t *testing.T) {
 	var told atomic.Int32
-	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told.Add(1) }}}
+	cfg := Config{Event: func(string, proto.PeerID, map[string]string) { told.Add(1) }}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respondWith(proto.CodeBusy)

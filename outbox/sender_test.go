@@ -159,7 +159,7 @@ func rewrapSlot(st *proto.Stored) (*proto.Envelope, error) {
 // BAD_KEY of an offered body: the next offer has the new wrapped key, too.
 func TestBadKeyOfABodyIsRewrapped(t *testing.T) {
 	bodies := &testBodies{wrappedKey: "new"}
-	inBubble(t, Config{Bodies: bodies, Sealing: Sealing{Rewrap: rewrapSlot}}, func(t *testing.T, h *home) {
+	inBubble(t, Config{Bodies: bodies, Rewrap: rewrapSlot}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		d := h.blobDraft(g.peer(), "stream", nil, true)
 		h.mustSubmit(d)
@@ -171,7 +171,7 @@ func TestBadKeyOfABodyIsRewrapped(t *testing.T) {
 
 // BAD_KEY: the key is wrapped again, and the task is sent with it.
 func TestBadKeyIsRewrapped(t *testing.T) {
-	cfg := Config{Sealing: Sealing{Rewrap: rewrapSlot}}
+	cfg := Config{Rewrap: rewrapSlot}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respond = func(m *proto.Message) *proto.Refusal {

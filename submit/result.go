@@ -138,34 +138,6 @@ func roomError(err error) error {
 	return err
 }
 
-// ResultHooks adds an event for each result that its home refuses or does not count, and
-// removes with drop a body that is not needed any more.
-func ResultHooks(drop func(name string), event func(kind string, p proto.PeerID, fields map[string]string)) outbox.ResultHooks {
-	add := func(kind string, home proto.PeerID, id proto.TaskID, cause proto.TaskCause, code proto.Code, detail string) {
-		fields := map[string]string{"task": id.String(), "cause": cause.Name(), "detail": detail}
-		if code != proto.CodeOK {
-			fields["code"] = code.Name()
-		}
-		event(kind, home, fields)
-	}
-	return outbox.ResultHooks{
-		Unneeded: drop,
-		Refused: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool) {
-			kind := wire.EventResultRefused
-			if over {
-				kind = wire.EventResultDead
-			}
-			add(kind, home, id, proto.TaskRefused, r.GetCode(), r.GetDetail())
-		},
-		Stale: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
-			add(wire.EventResultStale, home, id, proto.TaskRefused, r.GetCode(), r.GetDetail())
-		},
-		Lost: func(id proto.TaskID, home proto.PeerID, r *proto.Record) {
-			add(wire.EventResultDead, home, id, r.GetCause(), r.GetCode(), r.GetReason())
-		},
-	}
-}
-
 // UntoldHook adds an event for each result that could not be sealed for its home.
 func UntoldHook(event func(kind string, p proto.PeerID, fields map[string]string)) func(*inbox.Finished) {
 	return func(f *inbox.Finished) {
