@@ -250,7 +250,7 @@ func (b *Broker) resume(t *target, class proto.Class) {
 func (b *Broker) expireSpools(now box.Now, over []chain.Expiry) {
 	b.endOver(now, over, func(unheard bool) box.SpoolEnd {
 		if unheard {
-			return box.SpoolEnd{State: box.Expired, Cause: box.CauseUnheard, Reason: "unheard: it may have been delivered"}
+			return box.SpoolEnd{State: box.Expired, Cause: box.CauseUnheard, Reason: "it may have been delivered"}
 		}
 		return box.SpoolEnd{State: box.Expired, Cause: box.CauseExpired}
 	})
