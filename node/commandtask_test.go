@@ -227,6 +227,11 @@ func TestIdempotencyKeys(t *testing.T) {
 	if _, err := a.Submit(t.Context(), other); !errors.Is(err, wire.ErrKeyConflict) {
 		t.Errorf("another request with the key: %v", err)
 	}
+	once := r
+	once.Mode = "at_most_once"
+	if _, err := a.Submit(t.Context(), once); !errors.Is(err, wire.ErrKeyConflict) {
+		t.Errorf("the request with a stronger promise than that of its task: %v", err)
+	}
 	a.waitEnd(t, first, "SUCCESS")
 	if runs, _ := os.ReadFile(count); string(runs) != "run\n" {
 		t.Errorf("it ran %q", runs)

@@ -166,8 +166,9 @@ func record(r *Request, class proto.Class, mode proto.Mode, now time.Time) *prot
 	return rec
 }
 
-// setRequestDigest sets the fields for idempotency: the digest of the whole request, and
-// the key itself if it is derived from the content.
+// setRequestDigest sets the fields for idempotency: the digest of what a repetition must agree in,
+// and the key itself if it is derived from that. A task that must not start twice has the same
+// derived key and another digest, so that it does not pass for one that may.
 func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
@@ -181,6 +182,10 @@ func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "auto" {
 		c.IdempotencyKey = fmt.Sprintf("auto-%x", sum)
 		d.Record.IdempotencyKey = c.IdempotencyKey
+	}
+	if c.GetMode() == proto.AtMostOnce {
+		fmt.Fprintf(h, " %s", c.GetMode().Name())
+		sum = h.Sum(nil)
 	}
 	if d.Record.RequestDigest = sum; len(r.KeyDigest) > 0 {
 		d.Record.RequestDigest = r.KeyDigest

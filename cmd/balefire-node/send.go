@@ -60,8 +60,8 @@ outcome: 7 it failed, 6 the wait timed out and the task is safe.`,
 	fs.StringVar(&f.class, "class", "", "critical, high, normal or low (default normal)")
 	fs.BoolVar(&f.once, "at-most-once", false, "never start it a second time: after a crash during the run its outcome is indeterminate")
 	fs.StringVar(&f.ttl, "ttl", "", "do not start it after this, at most 30d (default 7d)")
-	fs.StringVar(&f.request.Key, "key", "", "idempotency key: the same key again is the same task")
-	fs.StringVar(&f.dedupe, "dedupe", "", "content: derive the key from the whole request")
+	fs.StringVar(&f.request.Key, "key", "", "idempotency key: one task; for another request than the first it is refused")
+	fs.StringVar(&f.dedupe, "dedupe", "", "content: derive the key from target, kind, body, arguments, type, order key and labels of a node")
 	fs.StringVar(&f.at, "at", "", "not before this time: 2006-01-02T15:04:05Z07:00, or the next 15:04")
 	fs.StringVar(&f.delay, "delay", "", "not before this long from now")
 	fs.StringVar(&f.request.Order, "order-key", "", "tasks of one key run one after the other")
@@ -120,9 +120,9 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 func (w *app) printSubmitted(s wire.Submitted, took time.Duration) {
 	switch {
 	case s.Known && s.State == "":
-		w.infof("existing task: the key was used before by task %s, which has ended; its record is no longer stored", s.ID)
+		w.infof("existing task: the key was used before by task %s, which has ended; its record is no longer stored. The options of this command do not change it", s.ID)
 	case s.Known:
-		w.infof("existing task: the key was used before by task %s, %s", s.ID, s.State)
+		w.infof("existing task: the key was used before by task %s, %s; the options of this command do not change it", s.ID, s.State)
 	case s.Due != nil:
 		w.infof("stored on disk for %s in %s; it will be sent at %s", s.Target, formatDuration(took), formatTime(*s.Due))
 	default:
