@@ -178,6 +178,8 @@ func (w *reasons) waiting(ctx context.Context, e *explanation, s *search, path s
 	case t.Readers == 0:
 		e.problem = w.runners.problemOf(s.sub.place.name, s.sub.name)
 		e.unread(a)
+	case t.Leaving == t.Readers:
+		e.cause(wire.NoteReadersLeft, a)
 	case t.Credit == 0:
 		e.cause(wire.NoteReadersBusy, a)
 	default:
@@ -324,6 +326,8 @@ func (e *explanation) sub(s *box.State, id box.BoxID, sub box.SubID, path string
 	case waiting == 0:
 	case len(u.Readers) == 0:
 		e.unread(a)
+	case u.Leaving == len(u.Readers) && u.Settings.Mode != box.Exclusive:
+		e.cause(wire.NoteReadersLeft, readers)
 	case s.Credit(id, sub) == 0:
 		e.cause(wire.NoteReadersBusy, readers)
 	case u.Blocked > 0:

@@ -110,6 +110,18 @@ func TestWhyMailAndItsReaders(t *testing.T) {
 	})
 }
 
+// A reader that asks once has its mail and comes back for no more: it is not too busy for the rest.
+func TestWhyNobodyReadsTheRest(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mail("agent:ceo", "first", nil)
+		second := f.mail("agent:ceo", "second", nil)
+		f.leased("ceo")
+		f.whyBox("ceo", "OPEN", wire.NoteReadersLeft)
+		f.why(second.ID, "WAITING", wire.NoteReadersLeft)
+	})
+}
+
 func (f *fixture) whyBox(name, state string, code wire.NoteCode) wire.Blocker {
 	f.t.Helper()
 	b, _, err := f.WhyBox(f.t.Context(), name)

@@ -167,6 +167,7 @@ const (
 	NoteHandlerStopped NoteCode = "handler_stopped"  // the handler of the box does not run: box, detail
 	NoteForwardStopped NoteCode = "forward_stopped"  // the subscription does not deliver into its box now: box, detail
 	NoteReadersBusy    NoteCode = "readers_busy"     // its readers take no more until they settle what they have: box, count (readers)
+	NoteReadersLeft    NoteCode = "readers_left"     // its readers have leased mail and asked for no more: box, count (readers)
 	NoteMailNext       NoteCode = "mail_next"        // it is among the next to be delivered: box
 	NoteKeysBlocked    NoteCode = "keys_blocked"     // dead letters block ordering keys: box, count (keys)
 	NoteBoxDelivers    NoteCode = "box_delivers"     // its readers are given what is ready: box, count (readers)

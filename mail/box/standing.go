@@ -26,6 +26,7 @@ type Standing struct {
 	Later   int64  // it is not delivered before, Unix milliseconds; 0: at once
 	Paused  bool   // the subscription
 	Readers int    // sessions
+	Leaving int    // those of them that have deliveries and take no more
 	Credit  int    // deliveries that they take now
 }
 
@@ -39,6 +40,11 @@ func (s *State) Standing(id BoxID, subID SubID, seq uint64) (t Standing, ok bool
 	t = Standing{MailInfo: u.mailInfo(seq, m), Later: u.box.later[seq], Paused: u.settings.Paused, Readers: len(u.sessions), Credit: u.credit()}
 	if d := u.deliveries[seq]; d != nil && d.state == live {
 		t.Reader, t.Until = d.reader(), d.until
+	}
+	for _, x := range u.sessions {
+		if x.leaving && u.settings.Mode != Exclusive {
+			t.Leaving++
+		}
 	}
 	if m.key == 0 {
 		return t, true

@@ -115,6 +115,7 @@ type SubInfo struct {
 	Dead     int
 	Blocked  int // lanes
 	Readers  []string
+	Leaving  int // those of them that have deliveries and take no more
 }
 
 // SubInfo returns what a subscription has.
@@ -127,6 +128,9 @@ func (s *State) SubInfo(id BoxID, subID SubID) (SubInfo, bool) {
 	for _, x := range u.sessions {
 		i.Leased += x.held
 		i.Readers = append(i.Readers, x.Reader)
+		if x.leaving {
+			i.Leaving++
+		}
 	}
 	return i, true
 }

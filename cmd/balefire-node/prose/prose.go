@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,6 +94,8 @@ func argument(name string, a wire.NoteArgs) string {
 		return seconds(a.Seconds, time.Second)
 	case "names":
 		return strings.Join(a.Names, ", ")
+	case "readers":
+		return readers(a.Names)
 	case "first":
 		return append(a.Names, "")[0]
 	case "time":
@@ -147,6 +150,18 @@ func argument(name string, a wire.NoteArgs) string {
 		"box": a.Box, "peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
 		"refusal": a.Refusal, "path": a.Path, "epoch": a.Epoch,
 	}[name]
+}
+
+// readers names the readers of a box; they need not have a name.
+func readers(names []string) string {
+	named := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
+	switch n := len(names) - len(named); {
+	case n == 1:
+		named = append(named, "a reader without a name")
+	case n > 1:
+		named = append(named, fmt.Sprintf("%d readers without a name", n))
+	}
+	return strings.Join(named, ", ")
 }
 
 // packages are the names with which packages begin their errors.

@@ -284,3 +284,11 @@ func TestFixOfAMissingHandler(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// A reader without a name is one, too: mail read without --reader is.
+func TestReadersWithoutNames(t *testing.T) {
+	n := wire.Note{Code: wire.StepBoxReaders, NoteArgs: wire.NoteArgs{Box: "agent:desk@harbor", Names: []string{""}, Count: 1, Held: 1}}
+	if text := Text(n); strings.Contains(text, "read by ;") {
+		t.Errorf("%q", text)
+	}
+}

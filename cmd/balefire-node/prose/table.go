@@ -226,6 +226,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteForwardStopped: say("{box} does not deliver into its box now, and its mail waits: {detail}", "fix what it says, or change the box: balefire-node sub set"),
 	wire.NoteNoReader:       say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
 	wire.NoteReadersBusy:    say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
+	wire.NoteReadersLeft:    say("{count|reader has|readers have} leased mail and asked for no more; the next one that reads is given mail", "balefire-node mail read {box}"),
 	wire.NoteMailNext:       say("it is among the next to be delivered", ""),
 	wire.NoteKeysBlocked:    say("dead letters block {count|ordering key|ordering keys}; what has no such key is delivered", "balefire-node dlq ls --mailbox {box}"),
 	wire.NoteBoxDelivers:    say("nothing: {count|reader is|readers are} given what is ready", ""),
@@ -303,7 +304,7 @@ var table = map[wire.NoteCode]sentence{
 		if a.Count == 0 {
 			return "{box}: no reader", ""
 		}
-		return "{box}: read by {names}; {held|mail is|mails are} leased", ""
+		return "{box}: read by {readers}; {held|mail is|mails are} leased", ""
 	},
 	wire.StepBoxBlocked: say("{box}: {of|dead letter|dead letters}, which block {count|ordering key|ordering keys}", ""),
 	wire.StepBoxRefused: say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
