@@ -130,6 +130,9 @@ the command again with the same --dedupe, or use mail await.`,
 			if r.wait > 0 || cmd.Flags().Changed("wait") {
 				return w.requestMail(cmd, &f, &r, args[0], args[1:])
 			}
+			if len(r.from) > 0 {
+				return usage("--reply-from goes with --wait: without it nobody waits for the reply")
+			}
 			return w.sendMail(cmd, &f, args[0], args[1:])
 		},
 	}
@@ -210,8 +213,9 @@ mail or its id. Reply before you acknowledge the mail: it must still be there.
 A mail that was read from another node is given as @FILE: what mail read -o jsonl
 printed of it. It may be acknowledged already.
 
-A mail is answered once: a second reply is not sent, unless it has another
---dedupe.`,
+Of a request (mail send --wait) the first reply counts: later ones are sent too, and
+come to nothing. To another box a mail is answered once: a second reply is not sent,
+unless it has another --dedupe.`,
 		Example: `  balefire-node mail reply 01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91 @answer.json
   balefire-node mail read desk@laptop -o jsonl > mail && balefire-node mail reply @mail done`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -47,13 +47,13 @@ shown by their ids then.`,
 				return err
 			}
 			if wait > 0 && len(receipts) == 0 {
-				return &codedError{exitTimeout, fmt.Errorf("no receipt of mail %s came within %s: balefire-node why %s says where it is", args[0], wait, args[0])}
+				return &codedError{exitTimeout, fmt.Errorf("no receipt of mail %s came within %s: balefire-node why %s says where it is", args[0], wire.Duration(wait), args[0])}
 			}
 			return w.showMailReceipts(receipts, parseReceiptsArg(args[0]), verify)
 		},
 	}
 	c.Flags().BoolVar(&verify, "verify", false, "verify the signature")
-	c.Flags().DurationVar(&wait, "wait", 0, "how long, while the mail is on its way (default not at all)")
+	c.Flags().Var(spanValue{&wait}, "wait", "how long, while the mail is on its way (default not at all)")
 	return c
 }
 

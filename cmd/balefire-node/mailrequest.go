@@ -22,7 +22,7 @@ type requestFlags struct {
 }
 
 func (f *requestFlags) add(c *cobra.Command) {
-	c.Flags().DurationVar(&f.wait, "wait", 0, "wait this long for the reply, and print its body")
+	c.Flags().Var(spanValue{&f.wait}, "wait", "wait this long for the reply, and print its body")
 	c.Flags().StringArrayVar(&f.from, "reply-from", nil, "with --wait: who may reply besides the node of the box, peer:NAME or role:ROLE (repeatable; default each node that is given the mail)")
 	c.MarkFlagsMutuallyExclusive("wait", "reply-to")
 	c.MarkFlagsMutuallyExclusive("wait", "bounce-to")
@@ -66,7 +66,7 @@ func (w *app) requestMail(cmd *cobra.Command, f *mailFlags, r *requestFlags, to 
 }
 
 func mailAwait(w *app) *cobra.Command {
-	var wait time.Duration
+	wait := 30 * time.Second
 	c := &cobra.Command{
 		Use: "await ID", Short: "Wait for the reply to a mail that was sent with --wait",
 		Long: `Wait for the reply to a mail that was sent from this node with --wait, and print its
@@ -86,7 +86,7 @@ minutes after it was given.`,
 			return w.awaitReply(cmd, args[0], wait)
 		},
 	}
-	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long")
+	c.Flags().Var(spanValue{&wait}, "wait", "how long")
 	return c
 }
 
@@ -95,6 +95,9 @@ func (w *app) awaitReply(cmd *cobra.Command, id string, wait time.Duration) erro
 	c, err := w.node()
 	if err != nil {
 		return err
+	}
+	if cmd.Flags().Changed("timeout") && w.flags.timeout > 0 {
+		wait = min(wait, w.flags.timeout)
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), wait)
 	defer cancel()
@@ -107,7 +110,7 @@ func (w *app) awaitReply(cmd *cobra.Command, id string, wait time.Duration) erro
 			return cmd.Context().Err()
 		case errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
 			return &codedError{exitTimeout, &hintedError{
-				fmt.Errorf("no reply to mail %s came within %s", id, wait),
+				fmt.Errorf("no reply to mail %s came within %s", id, wire.Duration(wait)),
 				"the mail is not withdrawn: go on waiting with: balefire-node mail await " + id + "; see where it is: balefire-node why " + id,
 			}}
 		case !isUnreachable(err):

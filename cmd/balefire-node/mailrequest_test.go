@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestMailRequests checks that a request prints the body of its reply, and that the exit code
 // tells no reply from a mail that was not delivered.
@@ -17,6 +20,23 @@ func TestMailRequests(t *testing.T) {
 		{"mail await 01a40", exitFailed, reply("01a40"), "", "mail 01a40 is DEAD: final: no such order"},
 		{"mail await 01a30 --wait 10ms", exitTimeout, "*", "", "no reply to mail 01a30 came within 10ms"},
 		{"mail await nothing", exitUsage, "", "", "is not the id of a mail"},
-		{"mail await 01a30 --wait -1s", exitUsage, "", "", "say how long"},
+		{"mail await 01a30 --wait -1s", exitUsage, "", "", "it must be positive"},
+	})
+}
+
+// The waits of mail have the units of all other durations, --timeout ends them, and a flag that
+// counts only with another one is refused without it.
+func TestWaitsOfMail(t *testing.T) {
+	reply := func(id string) string { return "GET /v1/mail/" + id + "/reply?wait=1m0s" }
+	runCases(t, []commandCase{
+		{"mail await " + testMailID + " --wait 1d", exitOK, reply(testMailID), "five\n", ""},
+		{"mail send agent:ceo@laptop hi --reply-from peer:laptop", exitUsage, "", "", "--reply-from goes with --wait"},
+	})
+	t.Run("--timeout", func(t *testing.T) {
+		start := time.Now()
+		code, _, errs := command(t, newMailNode(), "mail", "await", "01a30", "--wait", "3s", "--timeout", "100ms")
+		if took := time.Since(start); code != exitTimeout || took > 2*time.Second {
+			t.Errorf("%d after %s: %s", code, took, errs)
+		}
 	})
 }

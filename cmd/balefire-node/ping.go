@@ -22,7 +22,7 @@ const (
 )
 
 func pingCommand(w *app) *cobra.Command {
-	g := pinger{w: w}
+	g := pinger{w: w, interval: time.Second}
 	c := &cobra.Command{
 		Use: "ping PEER", Short: "Ping a peer and show the path that the reply takes",
 		Long: `Ping a peer repeatedly and print the path and the round-trip time of each reply.
@@ -35,17 +35,14 @@ with 6 when --timeout or -c is reached before: path PEER explains why.`,
 		Example:     "  balefire-node ping laptop\n  balefire-node ping laptop --until-direct --timeout 30s",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case g.interval < 0:
-				return usage("--interval %s: it must be 0 or more", g.interval)
-			case !cmd.Flags().Changed("count") && !g.direct:
+			if !cmd.Flags().Changed("count") && !g.direct {
 				g.count = pingCount
 			}
 			return g.run(cmd, args[0])
 		},
 	}
 	c.Flags().VarP(natural(&g.count), "count", "c", "number of pings; 0: until interrupted (default 4, with --until-direct 0)")
-	c.Flags().DurationVar(&g.interval, "interval", time.Second, "pause between two pings")
+	c.Flags().Var(spanValue{&g.interval}, "interval", "pause between two pings")
 	c.Flags().BoolVar(&g.direct, "until-direct", false, "continue until the path is direct")
 	return c
 }
