@@ -187,6 +187,9 @@ func parseRule(text string) (rule, error) {
 		}
 		return rule{name: who}, nil
 	}
+	if !strings.Contains(text, ":") && text != "" {
+		return rule{}, fmt.Errorf("allow %.60q: must be peer:NAME, peer:ID, role:ROLE or *: write peer:%.60s", text, text)
+	}
 	return rule{}, fmt.Errorf("allow %.60q: must be peer:NAME, peer:ID, role:ROLE or *", text)
 }
 

@@ -84,7 +84,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"dangerous, unnamed", Spec{Kind: "k", Handler: run, Profile: Dangerous}, "configuration"},
 		{"dangerous by role", Spec{Kind: "shell", Handler: run, Profile: Dangerous, Allow: []string{"role:work"}}, "by name or id"},
 		{"dangerous for all", Spec{Kind: "shell", Handler: run, Profile: Dangerous, Allow: []string{"*"}}, "by name or id"},
-		{"a rule without a type", Spec{Kind: "k", Handler: run, Allow: []string{"laptop"}}, "must be peer:NAME"},
+		{"a rule without a type", Spec{Kind: "k", Handler: run, Allow: []string{"laptop"}}, "write peer:laptop"},
 		{"an empty peer", Spec{Kind: "k", Handler: run, Allow: []string{"peer:"}}, "must be peer:NAME"},
 		{"an empty role", Spec{Kind: "k", Handler: run, Allow: []string{"role:"}}, "must be peer:NAME"},
 	}

@@ -59,8 +59,9 @@ type Boxes struct {
 type Parts struct {
 	Ledgers  Ledgers
 	Book     *addressbook.Book
-	Members  inbox.Members      // of whom allow lists speak
-	Want     func(proto.PeerID) // asks for a connection to a peer
+	Members  inbox.Members                    // of whom allow lists speak
+	Unknown  func(allow []string) []wire.Note // about entries of an allow list that match no member; nil: not known
+	Want     func(proto.PeerID)               // asks for a connection to a peer
 	Names    Names
 	Seize    func(ctx context.Context, name, from string) error // makes this node the home of a name whose home, from, is lost
 	Watch    func(changed func())                               // lets changed, which does not block, be called when names have other homes

@@ -54,7 +54,7 @@ func (b *Boxes) build(parts Parts) (renamed chan struct{}) {
 func (b *Boxes) buildViews(parts Parts) {
 	cfg := b.cfg
 	runners := &runners{running: map[string]*runner{}}
-	b.views = &views{self: cfg.Self, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: runners}
+	b.views = &views{self: cfg.Self, unknown: parts.Unknown, clock: cfg.Clock, book: parts.Book, ledger: b.ledger, places: b.places, runners: runners}
 	b.archiver = &archiver{
 		self: cfg.Self, ledgers: parts.Ledgers, log: cfg.Logger, auditSystem: cfg.AuditSystem, event: cfg.Event, places: b.places, views: b.views,
 	}

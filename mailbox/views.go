@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 // views returns boxes and mails in the form of the API. It keeps nothing.
 type views struct {
+	unknown func(allow []string) []wire.Note // nil: none is known
 	self    proto.PeerID
 	clock   clock.Clock
 	book    *addressbook.Book
@@ -42,6 +44,9 @@ func (w *views) view(s *box.State, id box.BoxID) wire.Box {
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
 		Subscriptions: []wire.Subscription{}, Accepted: map[string]uint64{},
+	}
+	if w.unknown != nil {
+		v.Warnings = w.unknown(slices.Concat(*v.Settings.Allow, *v.Settings.AllowRead))
 	}
 	for class, n := range i.Accepted {
 		v.Accepted[(proto.Critical + proto.Class(class)).Name()] = n

@@ -181,6 +181,12 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 		if h := a.Handlers.List(); len(h) != 1 || !reflect.DeepEqual(h[0].Warnings, want) {
 			t.Errorf("%s: %+v, want the warnings %+v", allow, h, want)
 		}
+		if !strings.Contains(allow, ":") {
+			allow = "peer:" + allow
+		}
+		if b, err := a.Mail.SetMailbox(t.Context(), "desk", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{allow}}}); err != nil || !reflect.DeepEqual(b.Warnings, want) {
+			t.Errorf("a mailbox for %s: %+v, %v, want the warnings %+v", allow, b.Warnings, err, want)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ func openMail(n *Node) (*mailbox.Boxes, error) {
 		Ledgers:  mailLedgers{n.storage},
 		Book:     n.book,
 		Members:  inboxMembers{n.book},
+		Unknown:  n.unknownAllowed,
 		Want:     func(p proto.PeerID) { n.net.Want(p) },
 		Names:    titles,
 		Seize:    titles.Seize,

@@ -130,6 +130,7 @@ type Box struct {
 	Next          uint64         `json:"next" doc:"sequence number of the next mail"`
 	Ended         EndedMails     `json:"ended"`
 	Problem       string         `json:"problem,omitempty" doc:"why its handler does not run now"`
+	Warnings      []Note         `json:"warnings,omitempty" doc:"which entries of its allow lists match no member"`
 	Subscriptions []Subscription `json:"subscriptions" doc:"a mailbox has exactly one, without a name"`
 
 	Accepted map[string]uint64 `json:"accepted" doc:"mails that it ever had, by class"`

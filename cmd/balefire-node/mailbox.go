@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -199,6 +200,9 @@ func (w *app) showBox(cmd *cobra.Command, done string, human func(*printer, wire
 	}
 	if done != "" {
 		w.infof("%s: %s", sanitize(v.Name), done)
+		for _, n := range v.Warnings {
+			w.infof("! %s", sanitize(prose.Line(n)))
+		}
 	}
 	return w.show(view{value: v, human: func(p *printer) { human(p, v) }})
 }
