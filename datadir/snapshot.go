@@ -41,6 +41,9 @@ func NewSnapshotKey() (public, private string, err error) {
 func (d *Dir) Snapshot(dir string) (err error) {
 	d.snapshots.Lock()
 	defer d.snapshots.Unlock()
+	if parent := filepath.Dir(dir); !isThere(parent) {
+		return fmt.Errorf("%w: %s does not exist: mount or create it first", wire.ErrRefused, parent)
+	}
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
@@ -56,6 +59,12 @@ func (d *Dir) Snapshot(dir string) (err error) {
 		return err
 	}
 	return disk.SyncDir(filepath.Dir(dir))
+}
+
+// isThere reports whether there is something at path, as far as this process may see.
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // copyTo writes a copy of the store to dir, which must not exist, and one of the ledger, if

@@ -17,3 +17,12 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A snapshot on a disk that is not mounted is refused: it does not go to the one below.
+func TestSnapshotWithoutItsParent(t *testing.T) {
+	a := startAlone(t)
+	parent := filepath.Join(t.TempDir(), "backup")
+	if err := a.Snapshot(t.Context(), filepath.Join(parent, "today"), ""); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), parent+" does not exist") {
+		t.Errorf("%v", err)
+	}
+}
