@@ -30,3 +30,10 @@ func TestNegativeLimitsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// An unknown type is refused with the types that a command or a configuration may name.
+func TestOfferedTypes(t *testing.T) {
+	if _, err := typeOf(wire.HandlerSpec{Kind: "x", Type: "bar"}); err == nil || strings.Contains(err.Error(), wire.TypeFunction) {
+		t.Errorf("%v", err)
+	}
+}

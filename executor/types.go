@@ -41,7 +41,8 @@ func typeName(s wire.HandlerSpec) string { return cmp.Or(s.Type, wire.TypeComman
 func typeOf(s wire.HandlerSpec) (handlerType, error) {
 	t, ok := handlerTypes[typeName(s)]
 	if !ok {
-		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(slices.Sorted(maps.Keys(handlerTypes)), ", "))
+		named := slices.DeleteFunc(slices.Sorted(maps.Keys(handlerTypes)), func(name string) bool { return name == wire.TypeFunction }) // a program alone has that
+		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(named, ", "))
 	}
 	return t, nil
 }

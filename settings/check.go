@@ -36,6 +36,14 @@ func (s *Settings) Check(key string) error {
 	return nil
 }
 
+// CheckListen checks addresses to listen on; none are the default ones.
+func CheckListen(addrs []string) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	return checkAddrs(addrs, false)
+}
+
 func checkAddrs(addrs []string, announced bool) error {
 	if len(addrs) == 0 && !announced {
 		return errors.New("the list is empty: peers cannot reach a node without a listen address")

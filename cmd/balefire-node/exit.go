@@ -103,7 +103,10 @@ func printError(w *app, path string, err error) {
 		fmt.Fprintf(w.err, "  %s\n", hint)
 	}
 	if p, perr := w.locate(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
-		if _, other := errors.AsType[*fs.PathError](err); other {
+		switch _, other := errors.AsType[*fs.PathError](err); {
+		case other && !mayExist(p.Dir):
+			fmt.Fprintf(w.err, "  this process runs as user %d, who may not make the node's folder: make it, or give another one with --dir\n", os.Geteuid())
+		case other:
 			fmt.Fprintf(w.err, "  this process runs as user %d, who may not use the node's folder: run it as the owner of the folder, or: chown -R %d %s\n", os.Geteuid(), os.Geteuid(), p.Dir)
 		}
 	}

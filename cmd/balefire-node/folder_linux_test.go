@@ -30,10 +30,29 @@ func TestFolderOfAnotherUser(t *testing.T) {
 	}
 }
 
+// A folder that is not there and cannot be made has no owner to be changed.
+func TestFolderThatCannotBeMade(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.Chmod(filepath.Dir(parent), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	limitAccess(t, parent, 0o555)
+	w, _, errs := newTestApp()
+	if code := execute(t.Context(), w, []string{"init", "--dir", filepath.Join(parent, "n")}); code != exitError || strings.Contains(errs.String(), "chown") || !strings.Contains(errs.String(), "give another one with --dir") {
+		t.Errorf("%d, %s", code, errs)
+	}
+}
+
 // loseAccess takes the access to a folder from this goroutine until the test ends.
 func loseAccess(t *testing.T, dir string) {
 	t.Helper()
-	if err := os.Chmod(dir, 0); err != nil {
+	limitAccess(t, dir, 0)
+}
+
+// limitAccess is loseAccess, except for what the mode allows everyone.
+func limitAccess(t *testing.T, dir string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(dir, mode); err != nil {
 		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 { // whom no mode stops

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/settings"
 )
 
 func initCommand(w *app) *cobra.Command {
@@ -126,6 +128,9 @@ func multiaddrs(listen []string) ([]string, error) {
 		if err != nil {
 			return nil, usage("--listen %.60q: use HOST:PORT, for example 0.0.0.0:4001", l)
 		}
+		if _, err := netip.ParseAddr(host); err != nil && host != "" {
+			return nil, usage("--listen %.60q: the host must be an IP address of this machine, or 0.0.0.0 for all", l)
+		}
 		family := "/ip4/"
 		switch {
 		case host == "":
@@ -134,6 +139,9 @@ func multiaddrs(listen []string) ([]string, error) {
 			family = "/ip6/"
 		}
 		out = append(out, family+host+"/udp/"+port+"/quic-v1", family+host+"/tcp/"+port)
+	}
+	if err := settings.CheckListen(out); err != nil {
+		return nil, usage("--listen: %w", err)
 	}
 	return out, nil
 }

@@ -191,8 +191,10 @@ func TestMultiaddrs(t *testing.T) {
 	if err != nil || strings.Join(got, " ") != want {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if _, err := multiaddrs([]string{"4001"}); err == nil {
-		t.Error("a bare port was accepted")
+	for _, bad := range []string{"4001", "1.2.3.4:99999", "1.2.3.4:", "laptop:4001", "/ip4/1.2.3.4", "/dns/laptop/tcp/4001"} {
+		if got, err := multiaddrs([]string{bad}); err == nil {
+			t.Errorf("%s: %v", bad, got)
+		}
 	}
 }
 
