@@ -87,6 +87,9 @@ func (c *clearing) purge(ctx context.Context, name string, r wire.PurgeMail) (wi
 	if r.Limit < 0 {
 		return wire.PurgedMail{}, invalid("limit %d: must not be negative", r.Limit)
 	}
+	if err := checkReason(r.Reason); err != nil {
+		return wire.PurgedMail{}, err
+	}
 	limit := cmp.Or(r.Limit, box.MaxMails)
 	if k.HandoverOf(p.name).IsLeaving() {
 		return wire.PurgedMail{}, fmt.Errorf("%w: %s is on its way to another home", wire.ErrRefused, p.text)

@@ -210,13 +210,13 @@ func TestOutOfOrder(t *testing.T) {
 	})
 }
 
-// A nack with a reason of any length and form is kept, and readable.
+// A nack with a reason of any form is kept, and readable.
 func TestReasons(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
 		f.mail("agent:ceo", "hello", nil)
 		d := f.one("ceo", "", "hello")
-		f.settle("ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: d.Lease, Reason: "x" + strings.Repeat("é", 200)}}})
+		f.settle("ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: d.Lease, Reason: "x" + strings.Repeat("é", 127)}}})
 		m, err := f.Mail(t.Context(), d.Mail.ID)
 		f.must(err)
 		if want := "x" + strings.Repeat("é", 127); len(m.Tries) != 1 || m.Tries[0].Reason != want || m.Due == nil || m.State != "RETRYING" {
@@ -498,5 +498,24 @@ func TestEndsOfSessions(t *testing.T) {
 		ended(moved, wire.ErrMoved, "the home of agent:moved is beta now", "beta")
 		f.stop()
 		ended(stopped, wire.ErrDraining, "", "alpha")
+	})
+}
+
+// A reason that is too long is refused, in bytes: nothing of it is cut in silence.
+func TestReasonsAreNotCut(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mail("agent:ceo", "x", nil)
+		lease, long := f.leased("ceo").Lease, strings.Repeat("ä", 129)
+		for _, s := range []wire.SettleMail{
+			{Nack: []wire.NackMail{{Lease: lease, Reason: long}}},
+			{Defer: []wire.DeferMail{{Lease: lease, Reason: long}}},
+			{Bounce: []wire.BouncedMail{{Lease: lease, Reason: long}}},
+		} {
+			_, err := f.Settle(t.Context(), "ceo", "", s)
+			f.refused(err, wire.ErrInvalid, "a reason of 258 bytes: the limit is 256")
+		}
+		_, err := f.Purge(t.Context(), "ceo", wire.PurgeMail{Reason: long})
+		f.refused(err, wire.ErrInvalid, "a reason of 258 bytes")
 	})
 }

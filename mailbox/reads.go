@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,6 +146,9 @@ func (r *reads) settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkReasons(s); err != nil {
+		return nil, err
+	}
 	if err := r.fail(PointSettle); err != nil {
 		return nil, err
 	}
@@ -167,6 +171,27 @@ func (r *reads) settle(ctx context.Context, name, sub string, s wire.SettleMail)
 // ToldReason returns what is kept of the reason that a reader tells: one line, since what
 // follows a line break in a kept reason is what a program wrote.
 func ToldReason(s string) string { return cutReason(strings.ReplaceAll(s, "\n", " ")) }
+
+// checkReasons refuses reasons of which a part would be cut.
+func checkReasons(s wire.SettleMail) (err error) {
+	for _, x := range s.Nack {
+		err = cmp.Or(err, checkReason(x.Reason))
+	}
+	for _, x := range s.Defer {
+		err = cmp.Or(err, checkReason(x.Reason))
+	}
+	for _, x := range s.Bounce {
+		err = cmp.Or(err, checkReason(x.Reason))
+	}
+	return err
+}
+
+func checkReason(s string) error {
+	if len(s) > box.MaxReason {
+		return invalid("a reason of %d bytes: the limit is %d", len(s), box.MaxReason)
+	}
+	return nil
+}
 
 // cutReason cuts a reason to the characters that are kept.
 func cutReason(s string) string {
