@@ -39,7 +39,7 @@ func (f *boxFlags) add(c *cobra.Command, topic bool) {
 		fs.StringVar(&f.keep, "keep", "", "how long mail that is done, without a large body, is kept for mail history, like 7d; 0: not at all (default of a new mailbox: mail.keep)")
 		fs.Var(numberValue[int]{&f.keepMails, 0, box.MaxMails}, "keep-mails", "how many of those at most; 0: the default, 10000")
 	}
-	completeWords(c, "lanes", wire.LanesShared, wire.LanesOrigin)
+	oneOf(c, "lanes", wire.LanesShared, wire.LanesOrigin)
 }
 
 // settings converts the flags that are set, and reports whether there are any.
@@ -120,8 +120,9 @@ func (f *readerFlags) add(c *cobra.Command) {
 	fs.StringVar(&f.onDead, "on-dead", "", "what follows a dead letter with the same key: skip (the next mail) or block (nothing, until mailbox unblock)")
 	fs.Var(numberValue[int]{&f.dead, 0, box.MaxMails}, "dead", "dead letters that are kept; 0: the default, 10000")
 	fs.StringVar(&f.deadAge, "dead-age", "", "how long they are kept, like 30d; 0: the default, 30d")
-	completeWords(c, "mode", "shared", "exclusive", "failover")
-	completeWords(c, "strategy", "ordered", "round_robin", "priority", "least_loaded")
+	oneOf(c, "on-dead", "skip", "block")
+	oneOf(c, "mode", "shared", "exclusive", "failover")
+	oneOf(c, "strategy", "ordered", "round_robin", "priority", "least_loaded")
 }
 
 // addTo adds the flag of the box into which a subscription delivers.

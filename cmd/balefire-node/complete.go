@@ -135,9 +135,15 @@ func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([
 
 // completeMailbox offers the mailboxes of this node for the first argument.
 func (w *app) completeMailbox(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return completeFirst(w, cmd, args, (*client.Client).Mailboxes, func(v wire.Box) string {
+	return completeFirst(w, cmd, args, listMailboxes, func(v wire.Box) string {
 		return cobra.CompletionWithDesc(mailboxName(v), fmt.Sprintf("%d waiting", v.Waiting))
 	})
+}
+
+// listMailboxes lists the mailboxes but those for replies, whose names are secrets.
+func listMailboxes(c *client.Client, ctx context.Context) ([]wire.Box, error) { //nolint:revive // as a method of Client
+	all, err := c.Mailboxes(ctx)
+	return slices.DeleteFunc(all, func(v wire.Box) bool { return wire.IsReplyBox(v.Name) }), err
 }
 
 // mailboxName returns the name of a mailbox on its node.
@@ -203,7 +209,7 @@ func (w *app) completeMailTarget(cmd *cobra.Command, args []string, begun string
 // completeMailTargetFlag offers what a mail can be sent to here, for a flag.
 func (w *app) completeMailTargetFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	list := func(c *client.Client, ctx context.Context) (names []string, err error) {
-		mailboxes, err := c.Mailboxes(ctx)
+		mailboxes, err := listMailboxes(c, ctx)
 		if err != nil {
 			return nil, err
 		}

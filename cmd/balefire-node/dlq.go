@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -187,7 +186,7 @@ func dlqExport(w *app) *cobra.Command {
 			}
 			dst := w.out
 			if out != "" {
-				file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+				file, err := createNew(out)
 				if err != nil {
 					return fmt.Errorf("export: %w", err)
 				}
@@ -199,7 +198,7 @@ func dlqExport(w *app) *cobra.Command {
 					return fmt.Errorf("export: %w", err)
 				}
 			}
-			w.infof("%d dead letters", len(page.Items))
+			w.infof("%s", counted(len(page.Items), "dead letter", "dead letters"))
 			return nil
 		},
 	}

@@ -60,7 +60,7 @@ func (w *app) waitDrained(cmd *cobra.Command, d wire.Drained) (wire.Drained, err
 }
 
 func drainSummary(d wire.Drained) string {
-	word := fmt.Sprintf("%d handlers running, %d tasks and queues being handed over", d.Running, d.Going)
+	word := counted(d.Running, "handler", "handlers") + " running, " + counted(d.Going, "task or queue", "tasks and queues") + " being handed over"
 	if len(d.Kept) > 0 {
 		word += ", no node available to take over " + strings.Join(d.Kept, ", ")
 	}

@@ -77,3 +77,11 @@ func yesNo(b bool) string {
 
 // formatScore formats a score with three digits.
 func formatScore(f float64) string { return strconv.FormatFloat(f, 'g', 3, 64) }
+
+// counted returns a number with the word for it: 1 task, 2 tasks.
+func counted(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,9 @@ configuration file.`,
 				return usage("handler add takes one kind; the program follows --")
 			}
 			s.Kind = args[0]
+			if len(s.Exec) > 1 && slices.Contains(s.Exec[1:], "{body}") && s.Body != "file" {
+				w.infof("! the program gets {body} as it is: it becomes the path of the body with --body file alone")
+			}
 			if cmd.Flags().Changed("timeout") {
 				w.infof("! --timeout bounds this command: the limit of one run is --run-timeout")
 			}
@@ -56,6 +60,9 @@ configuration file.`,
 }
 
 func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
+	if len(s.Allow) == 0 {
+		return usage("nobody may use it: give --allow PEER or --allow role:ROLE")
+	}
 	if err := executor.Validate(s); err != nil {
 		return usage("%w", err)
 	}
@@ -91,7 +98,7 @@ func addHandlerFlags(c *cobra.Command, s *wire.HandlerSpec) {
 	f.StringVar(&s.Profile, "profile", "", "read-only, dev-write or dangerous (default dev-write)")
 	f.Var(limitValue{&s.Timeout}, "run-timeout", "limit of one run, like 90s or 1d, 0 for none (default 10m)")
 	f.Var(natural(&s.Concurrency), "concurrency", "runs at the same time (default the node's slots)")
-	f.Var(natural(&s.MaxAttempts), "max-attempts", "runs before a task becomes a dead letter (default 3)")
+	f.Var(natural(&s.MaxAttempts), "max-attempts", "runs before a task becomes a dead letter; 0: the default, 3")
 	f.Var(natural(&s.MaxRetries), "max-retries", "most attempts that a sender may ask for with --retries (default: --max-attempts)")
 	f.StringVar(&s.Lanes, "lanes", "", "which tasks with the same --order-key run in order: origin (those of each origin) or shared (those of all origins) (default origin)")
 	f.StringVar(&s.OnCrash, "on-crash", "", "after the node crashed during a run: retry, probe or park (default park)")

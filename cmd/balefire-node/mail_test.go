@@ -283,7 +283,7 @@ func TestMailSettle(t *testing.T) {
 		{"mail ack x --box ceo", exitUsage, "", "", `"x" is not a handle`},
 		{"mail ack 1.7.1 --box topic:orders", exitUsage, "", "", "name one of its subscriptions"},
 		{"mail ack 1.7.1 --box ceo --reason x", exitUsage, "", "", "unknown flag"},
-		{"mail nack 1.7.1 --box ceo --final --delay 1s", exitUsage, "", "", "[delay final]"},
+		{"mail nack 1.7.1 --box ceo --final --delay 1s", exitUsage, "", "", "--delay and --final are both given"},
 		{"mail nack 1.7.1 --box ceo --delay 31d", exitUsage, "", "", "--delay 31d: at most 30d"},
 		{"mail extend 1.7.1 --box ceo", exitUsage, "", "", "--lease is missing"},
 		{"mail extend 1.7.1 --box ceo --lease 0", exitUsage, "", "", "--lease"},
@@ -306,7 +306,7 @@ HANDLE  FROM    CLASS  KEY      ABOUT  TRY  LEASE  BODY
 		{"mail read topic:orders/billing --ack -o json", exitTimeout, `POST /v1/topics/topic:orders/subscriptions/billing/lease {"max":1}`, "{\n  \"items\": []\n}\n", "no mail came from topic:orders/billing now"},
 		{"mail read topic:orders", exitUsage, "", "", "name one of its subscriptions"},
 		{"mail read ceo x", exitUsage, "", "", "one box at a time; arguments of a program need --exec before it"},
-		{"mail read ceo --exec ./x --ack", exitUsage, "", "", "[exec ack]"},
+		{"mail read ceo --exec ./x --ack", exitUsage, "", "", "--ack and --exec are both given"},
 		{"mail read topic:orders/billing --max 3 --exec ./x -a", exitUsage, "", "", "unknown shorthand flag: 'a' in -a: -- goes before the arguments of the program"},
 		{"mail read ceo --exec ./x --colour", exitUsage, "", "", "-- goes before the arguments of the program"},
 		{"mail read ceo -a", exitUsage, "", "", "unknown shorthand flag: 'a' in -a\n"},
@@ -383,7 +383,7 @@ func TestMailWatch(t *testing.T) {
 		line, calls string
 		out         int
 	}{
-		{"mail watch ceo", "GET /v1/events?after=0&limit=1000&mail=ceo; GET /v1/events?after=4&limit=1000&mail=ceo&wait=30s", 1},
+		{"mail watch ceo", "GET /v1/mailboxes/ceo; GET /v1/events?after=0&limit=1000&mail=ceo; GET /v1/events?after=4&limit=1000&mail=ceo&wait=30s", 1},
 		{"mail watch --past --kind mail.", "GET /v1/events?after=0&limit=1000&mail=%2A&wait=30s; GET /v1/events?after=4&", 2},
 	} {
 		n, asked := newMailNode(), uint64(0)
@@ -431,7 +431,7 @@ func TestMailSend(t *testing.T) {
 		{"send agent:ceo --ttl soon", exitUsage, "", "--ttl"},
 		{"send agent:ceo --delay 0s", exitUsage, "", "--delay"},
 		{"send agent:ceo --at noon", exitUsage, "", "--at"},
-		{"send agent:ceo --at 12:00 --delay 1s", exitUsage, "", "[at delay]"},
+		{"send agent:ceo --at 12:00 --delay 1s", exitUsage, "", "--at and --delay are both given: give one"},
 		{"send agent:ceo --label x", exitUsage, "", "key=value"},
 		{"reply 01a20c7e answer", exitOK,
 			`{"to":"agent:boss@laptop","class":"high","key":"order-7","dedupe":"reply:` + testMailID + `","body":"YW5zd2Vy","correlation":"c-1","traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","hops":3}`, "stored on disk for agent:boss@laptop"},

@@ -317,7 +317,7 @@ func purgeCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, 
 	var r wire.PurgeMail
 	c := &cobra.Command{
 		Use: "purge " + arg, Short: "Remove what waits in a " + kind,
-		Long:    "Remove what waits in a " + kind + ", the oldest first. What is leased stays, and so do\ndead letters. The senders of a mailbox's mail are told.",
+		Long:    "Remove what waits in a " + kind + ", the oldest first. What is leased stays, and so do\ndead letters. " + map[string]string{"mailbox": "The senders are told.", "topic": "Senders are not told."}[kind],
 		Example: fmt.Sprintf("  balefire-node %s purge %s --dry-run\n  balefire-node %s purge %s --limit 100 --reason outdated --yes", kind, example, kind, example), Args: args, ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !r.DryRun {
@@ -336,7 +336,7 @@ func purgeCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, 
 				if done.DryRun {
 					did = "would remove"
 				}
-				p.line("%s %d mails", did, done.Mails)
+				p.line("%s %s", did, counted(done.Mails, "mail", "mails"))
 			}})
 		},
 	}

@@ -64,6 +64,8 @@ while it runs, and what it writes is printed when it ends.`,
 			switch {
 			case err != nil:
 				return err
+			case len(f.lease.Reader) > box.MaxReader:
+				return usage("--reader has %d bytes: at most %d", len(f.lease.Reader), box.MaxReader)
 			case f.wait > maxLeaseWait:
 				return usage("--wait %s: at most %s", wire.Duration(f.wait), wire.Duration(maxLeaseWait))
 			case f.follow && !w.humanOutput() && w.flags.output != formatJSONL:
@@ -85,7 +87,7 @@ while it runs, and what it writes is printed when it ends.`,
 	f.lease.Max = 1
 	fs.Var(numberValue[int]{&f.lease.Max, 1, wire.MaxMailBatch}, "max", "mails to read at most")
 	fs.Var(spanValue{&f.wait}, "wait", "wait this long for the first one, at most 10m (default not at all)")
-	fs.StringVar(&f.lease.Reader, "reader", "", "your name, for people and for exclusive subscriptions")
+	fs.StringVar(&f.lease.Reader, "reader", "", "your name, for people and for exclusive subscriptions, at most 64 bytes")
 	fs.IntVar(&f.lease.Priority, "priority", 0, "of a failover subscription: the reader with the highest one has all; with the strategy priority it is first")
 	fs.BoolVar(&f.ack, "ack", false, "acknowledge what was printed")
 	fs.StringVar(&f.save, "save", "", "write each body above 256 KiB to the file ID in this folder")
@@ -316,6 +318,8 @@ func (f *settleFlags) settlement(verb string, handles []string) (s wire.SettleMa
 		return s, err
 	case verb == "extend" && span == 0:
 		return s, usage("--lease is missing: say how long, as in --lease 10m")
+	case len(f.reason) > box.MaxReason:
+		return s, usage("--reason has %d bytes: at most %d", len(f.reason), box.MaxReason)
 	case time.Duration(delay) > box.MaxDelay:
 		return s, usage("--delay %s: at most %s", f.delay, wire.Duration(box.MaxDelay))
 	}

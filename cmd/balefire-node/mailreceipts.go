@@ -97,7 +97,7 @@ func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bo
 		return nil
 	}
 	if alone > 0 {
-		w.infof("%d receipts have no letter with them: compare the SHA-256 of the letter with the digest", alone)
+		w.infof("%s no letter with them: compare the SHA-256 of the letter with the digest", counted(alone, "receipt has", "receipts have"))
 	}
 	return w.verified(len(receipts), bad)
 }

@@ -35,7 +35,7 @@ func TestMailReceipts(t *testing.T) {
 	n := newMailNode()
 	n.Answer("GET /v1/mail/{id}/receipts", wire.Page[wire.MailReceipt]{Items: []wire.MailReceipt{testMailReceipt(t)}})
 	code, out, errs := command(t, n, "mail", "receipts", testMailID, "--verify", "--wait", "1m", "-o", "json")
-	if asked := strings.Join(n.Requests(), "; "); code != exitOK || asked != "GET /v1/mail/"+testMailID+"/receipts?wait=1m0s" || !strings.Contains(errs, "1 receipts are valid") {
+	if asked := strings.Join(n.Requests(), "; "); code != exitOK || asked != "GET /v1/mail/"+testMailID+"/receipts?wait=1m0s" || !strings.Contains(errs, "1 receipt is valid") {
 		t.Fatalf("%d: %q, %s", code, asked, errs)
 	}
 	_, table, _ := command(t, n, "mail", "receipts", "01a20c7e")
@@ -84,7 +84,7 @@ func TestMailReceipts(t *testing.T) {
 		if strings.Contains(out, "the bank") || strings.Contains(out, "the president") || strings.Contains(out, "laptop") {
 			t.Errorf("%s: names that nobody has signed: %s", name, out)
 		}
-		if said := strings.Contains(errs, "1 receipts have no letter with them"); said != (name == "without the letter") {
+		if said := strings.Contains(errs, "1 receipt has no letter with them"); said != (name == "without the letter") {
 			t.Errorf("%s: says that there is no letter: %v", name, said)
 		}
 	}
@@ -103,7 +103,7 @@ func TestMailWithoutAReceipt(t *testing.T) {
 		"mail receipts 01a20c7e --wait 1s":     {exitTimeout, "no receipt of mail 01a20c7e came within 1s"},
 		"mail receipts 01a20c7e --wait 0s":     {exitUsage, "say how long"},
 		"mail receipts 01a20c7e --verify":      {exitError, "there is no receipt to verify"},
-		"mail receipts @" + none + " --verify": {exitError, "there is no receipt to verify"},
+		"mail receipts @" + none + " --verify": {exitError, "there is no receipt in " + none},
 		"mail receipts @/nowhere":              {exitError, "read receipts"},
 		"mail receipts nothing":                {exitUsage, "is not the id of a mail"},
 		"mail receipts":                        {exitUsage, "the id of a mail"},

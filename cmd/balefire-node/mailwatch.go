@@ -32,6 +32,9 @@ dead or refused, here or on its way to another node. Watching changes nothing. W
 				return usage("mail watch never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
 			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+				if len(args) > 0 {
+					w.warnNoBox(ctx, c, args[0])
+				}
 				if e.client = c; !past {
 					if err := e.skipPast(ctx); err != nil {
 						return err
@@ -44,6 +47,19 @@ dead or refused, here or on its way to another node. Watching changes nothing. W
 	c.Flags().BoolVar(&past, "past", false, "begin with the events that the node still has")
 	c.Flags().StringVar(&e.kind, "kind", "", "only kinds with this prefix, like mail.dead or mail.re")
 	return c
+}
+
+// warnNoBox says that this node has no such box, whose events a command waits for.
+func (w *app) warnNoBox(ctx context.Context, c *client.Client, name string) {
+	var err error
+	if topic, is := strings.CutPrefix(name, proto.TopicPrefix); is {
+		_, err = c.Topic(ctx, topic)
+	} else if !strings.Contains(name, "@") {
+		_, err = c.Mailbox(ctx, strings.TrimPrefix(name, "agent:"))
+	}
+	if isNoBox(err) {
+		w.infof("… there is no %s here now: waiting for what happens to it", sanitize(name))
+	}
 }
 
 // skipPast lets the watcher begin with what happens next.

@@ -315,3 +315,65 @@ func TestQueueIsMadeOnce(t *testing.T) {
 		}
 	}
 }
+
+// A word that is not one of a flag's is refused with the name of the flag, before the node is asked.
+func TestWordsOfFlagsAreExplained(t *testing.T) {
+	for line, flag := range map[string]string{
+		"mailbox add x --mode foo":                                     "--mode",
+		"mailbox add x --strategy foo":                                 "--strategy",
+		"mailbox set x --on-dead foo":                                  "--on-dead",
+		"topic add x --lanes foo":                                      "--lanes",
+		"sub add x y --mode foo":                                       "--mode",
+		"schedule add build s @daily x --missed foo":                   "--missed",
+		"task set 01a1f84f --class foo":                                "--class",
+		"mail nack 1.2.3 --box x --reason " + strings.Repeat("a", 257): "--reason",
+	} {
+		n := newMailNode()
+		if code, _, errs := command(t, n, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, flag) || len(n.Requests()) > 0 {
+			t.Errorf("%s: %d, asked %q: %s", line, code, n.Requests(), errs)
+		}
+	}
+}
+
+// What is wrong is said in the words of the command line, and with what to do instead.
+func TestWhatToDoInsteadIsSaid(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "there")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, says := range map[string]string{
+		"send laptop k --key a --dedupe content":                   "--dedupe and --key are both given: give one",
+		"send laptop k --label " + strings.Repeat("k", 129) + "=v": "a key of 129 bytes: at most 128",
+		"mail read ceo --reader " + strings.Repeat("r", 65):        "--reader has 65 bytes: at most 64",
+		"handler add foo -- cat":                                   "give --allow PEER or --allow role:ROLE",
+		"task ls --watch 2s":                                       "write --watch=2s",
+		"queue rm build":                                           "a queue cannot be removed",
+		"store key " + file:                                        file + " exists: name a new file",
+		"dlq export --out " + file:                                 file + " exists: name a new file",
+		"task purge --state pending --yes":                         "only ended tasks are removed",
+		"topic publish orders '' x":                                "the subject is empty",
+		"why agent:nope":                                           "mailbox ls, topic ls",
+	} {
+		n := newMailNode()
+		n.Answer("GET /v1/why/{subject}", wire.ErrNotFound)
+		if code, _, errs := command(t, n, words(line)...); code == exitOK || !strings.Contains(errs, says) {
+			t.Errorf("%s: %d, %s", line, code, errs)
+		}
+	}
+	if code, _, errs := command(t, newMailNode(), "task", "foo", "01a1f84f"); code != exitUsage || strings.Contains(errs, "to show one") {
+		t.Errorf("%d, %s", code, errs)
+	}
+}
+
+// The name of a box for replies lets others write to it: it is not offered to anyone who types.
+func TestReplyBoxesAreNotOffered(t *testing.T) {
+	n := newMailNode()
+	secret := wire.ReplyBoxName([16]byte{1})
+	n.Answer("GET /v1/mailboxes", wire.Page[wire.Box]{Items: []wire.Box{{Name: "agent:ceo@here"}, {Name: "agent:" + secret + "@here"}}})
+	for _, line := range []string{"mail read", "mail send", "mailbox show"} {
+		_, out, _ := command(t, n, append(append([]string{"__complete"}, strings.Fields(line)...), "")...)
+		if !strings.Contains(out, "ceo") || strings.Contains(out, secret) {
+			t.Errorf("%s: %s", line, out)
+		}
+	}
+}

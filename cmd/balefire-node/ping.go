@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -82,7 +83,11 @@ func (g *pinger) loop(ctx context.Context) error {
 		case err != nil && isPermanent(err):
 			return err
 		case err != nil:
-			g.w.infof("no pong from %s: %s", g.peer, sanitize(err.Error()))
+			why := prose.Plain(err.Error())
+			if strings.Contains(why, "not connected to ") {
+				why = "it is not connected"
+			}
+			g.w.infof("no pong from %s: %s", g.peer, sanitize(why))
 		default:
 			if err := g.pongs.add(pong, func(p *printer) { p.line("%s", pongLine(pong)) }); err != nil {
 				return err

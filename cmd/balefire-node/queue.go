@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,12 +15,20 @@ import (
 )
 
 func queueCommand(w *app) *cobra.Command {
-	return group("queue", "Show shared queues, change their settings and move their homes",
+	c := group("queue", "Show shared queues, change their settings and move their homes",
 		`Tasks of a shared queue run on any member that has a handler: send queue:NAME
 KIND. The home of the queue is the one node that decides which member runs which
 task; its settings are changed there.`,
 		queueList(w), queueShow(w), queueSet(w), queueMembers(w),
 		queuePause(w), queueResume(w), queueUnblock(w), queueDrain(w), queueHandOff(w), queueSeize(w))
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && slices.Contains([]string{"rm", "remove", "delete"}, args[0]) {
+			return usage("a queue cannot be removed: one without tasks costs nothing, and queue pause stops its grants")
+		}
+		return run(cmd, args)
+	}
+	return c
 }
 
 // callShared is call for requests that need a node with shared queues.
@@ -157,7 +166,7 @@ func printQueue(p *printer, q wire.Queue) {
 		row("allow", "%s", strings.Join(q.Allow, ", "))
 	}
 	for _, l := range q.Blocked {
-		row("blocked", "key %s: %d tasks are blocked by %s, which died: balefire-node queue unblock %s %s", l.Key, l.Waiting, orDash(l.Died), q.Name, l.Key)
+		row("blocked", "key %s: %s blocked by %s, which died: balefire-node queue unblock %s %s", l.Key, counted(l.Waiting, "task is", "tasks are"), orDash(l.Died), q.Name, l.Key)
 	}
 	if q.Changed != nil {
 		row("changed", "%s ago", w.ago(q.Changed))

@@ -239,7 +239,7 @@ AT  laptop  started  01a1f84f-fb79-727b  here    7.41   -
 		{"mesh recover", exitOK, `POST /v1/leases/recover {"dry_run":true}`, recovered("would revoke")},
 		{"mesh recover --owner laptop --yes", exitOK, `POST /v1/leases/recover {"owner":"laptop"}`, recovered("revoked")},
 		{"mesh recover --yes --dry-run", exitOK, `POST /v1/leases/recover {"dry_run":true}`, recovered("would revoke")},
-		{"drain", exitOK, `POST /v1/drain {"on":true}`, "this node is draining: 1 handlers running, 2 tasks and queues being handed over\n"},
+		{"drain", exitOK, `POST /v1/drain {"on":true}`, "this node is draining: 1 handler running, 2 tasks and queues being handed over\n"},
 		{"drain --off", exitOK, `POST /v1/drain {"on":false}`, "this node accepts tasks again\n"},
 		{"drain --off --wait", exitUsage, "", ""},
 		{"drain -o yaml", exitOK, `POST /v1/drain {"on":true}`, "on: true\nrunning: 1\ngoing: 2\n"},

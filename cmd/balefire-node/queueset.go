@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/wire"
@@ -100,9 +101,9 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 	fs.StringVar(&f.lease, "lease", "", "duration of a lease without a renewal, like 15s; 0: the node's setting")
 	fs.StringVar(&f.lost, "on-lost-lease", "", "what happens to a handler whose lease cannot be renewed: continue or stop")
 	fs.StringVar(&f.lanes, "lanes", "", "which tasks with the same --order-key run in order: origin (those of each origin) or shared (those of all origins)")
-	completeWords(c, "lanes", wire.LanesOrigin, wire.LanesShared)
-	completeWords(c, "strategy", strategies...)
-	completeWords(c, "on-lost-lease", "continue", "stop")
+	oneOf(c, "lanes", wire.LanesOrigin, wire.LanesShared)
+	oneOf(c, "strategy", strategies...)
+	oneOf(c, "on-lost-lease", "continue", "stop")
 	completeWords(c, "home", "here")
 	_ = c.RegisterFlagCompletionFunc("member", w.completePeerFlag) // the flag exists
 	return c
@@ -110,6 +111,26 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 
 // strategies are the ways to choose the node for a task.
 var strategies = []string{"ordered", "round_robin", "priority", "least_loaded"}
+
+// annotationWords has the words that a flag may be.
+const annotationWords = "words"
+
+// oneOf completes a flag with words, which are all that it may be.
+func oneOf(c *cobra.Command, flag string, words ...string) {
+	completeWords(c, flag, words...)
+	_ = c.Flags().SetAnnotation(flag, annotationWords, words) // the flag exists, too
+}
+
+// checkWords refuses a flag that is none of its words. Empty, it counts as not given.
+func checkWords(fs *pflag.FlagSet) (err error) {
+	fs.Visit(func(f *pflag.Flag) {
+		words := f.Annotations[annotationWords]
+		if text := f.Value.String(); len(words) > 0 && text != "" && !slices.Contains(words, text) {
+			err = usage("--%s %.40q: it must be %s", f.Name, text, joinOr(words))
+		}
+	})
+	return err
+}
 
 // completeWords completes a flag with words.
 func completeWords(c *cobra.Command, flag string, words ...string) {

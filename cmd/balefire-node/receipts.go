@@ -60,7 +60,7 @@ func (w *app) verified(n, bad int) error {
 	case bad > 0:
 		return fmt.Errorf("%d of %d receipts are invalid", bad, n)
 	}
-	w.infof("%d receipts are valid", n)
+	w.infof("%s valid", counted(n, "receipt is", "receipts are"))
 	return nil
 }
 
@@ -93,6 +93,9 @@ func readReceipts[T wire.Receipt | wire.MailReceipt](path string) ([]T, error) {
 	var page wire.Page[T]
 	if err := json.Unmarshal(b, &page); err != nil {
 		return nil, fmt.Errorf("read receipts in %s: %w: export them with -o json", path, err)
+	}
+	if len(page.Items) == 0 {
+		return nil, fmt.Errorf("there is no receipt in %s: export them with -o json", path)
 	}
 	return page.Items, nil
 }

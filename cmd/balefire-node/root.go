@@ -21,11 +21,29 @@ func execute(ctx context.Context, w *app, args []string) int {
 	root := newRoot(w)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	err = explainGroup(err)
 	code := exitCode(ctx, err)
 	if err != nil && (code != exitInterrupted || !errors.Is(err, context.Canceled)) {
 		printError(w, cmd.CommandPath(), err)
 	}
 	return code
+}
+
+// groupError matches the library's error for flags that exclude each other.
+var groupError = regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; \[(.*)\] were all set$`)
+
+// explainGroup says of flags that exclude each other which were given.
+func explainGroup(err error) error {
+	if err == nil {
+		return nil
+	}
+	m := groupError.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	flags := strings.Fields(m[1])
+	last := len(flags) - 1
+	return usage("--%s and --%s are both given: give one", strings.Join(flags[:last], ", --"), flags[last])
 }
 
 // newRoot builds the command tree of w.
@@ -99,6 +117,8 @@ func checkArgs(c *cobra.Command) {
 			switch {
 			case err == nil:
 				return nil
+			case strings.HasPrefix(err.Error(), "unknown command ") && cmd.Flags().Lookup("watch") != nil && cmd.Flags().Changed("watch"):
+				return usage("%s takes no arguments, got %.40q: write --watch=%[2]s", cmd.CommandPath(), args[0])
 			case strings.HasPrefix(err.Error(), "unknown command "): // cobra.NoArgs
 				return usage("%s takes no arguments, got %.40q", cmd.CommandPath(), args[0])
 			}
@@ -132,6 +152,9 @@ func (w *app) checkFlags(cmd *cobra.Command) error {
 		return usage("--color %.20q: it must be auto, always or never", w.flags.color)
 	case w.flags.timeout < 0:
 		return usage("--timeout %s: it must be positive", w.flags.timeout)
+	}
+	if err := checkWords(cmd.Flags()); err != nil {
+		return err
 	}
 	if !cmd.Flags().Changed("timeout") && cmd.Annotations[annotationWaits] == "" {
 		w.flags.timeout = w.requestTime
@@ -213,6 +236,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	meant := ""
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		meant = ": did you mean " + strings.Join(like, " or ") + "?"
+	} else if len(args) > 1 {
+		// it has words of its own: it is no name
 	} else if show, _, err := cmd.Find([]string{"show"}); err == nil && show != cmd {
 		meant = fmt.Sprintf(": to show one: %s %.40s", show.CommandPath(), args[0])
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -61,8 +60,9 @@ for the newest --missed-cap of them.`,
 	fs.StringArrayVar(&f.spec.Prefer, "prefer", nil, "a label that the node should have (repeatable)")
 	fs.StringVar(&f.spec.Type, "type", "", "content type of the body")
 	fs.Var(numberValue[uint32]{&f.spec.Retries, 0, math.MaxUint32}, "retries", "attempts of the handler (default its own)")
-	completeWords(c, "missed", "skip", "run-once", "run-all")
-	completeWords(c, "class", "critical", "high", "normal", "low")
+	oneOf(c, "on-dead", "skip", "block")
+	oneOf(c, "missed", "skip", "run-once", "run-all")
+	oneOf(c, "class", "critical", "high", "normal", "low")
 	return c
 }
 
@@ -79,15 +79,8 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 	if f.spec.TTL, err = parseSpan("ttl", f.ttl); err != nil {
 		return err
 	}
-	for _, l := range f.labels {
-		k, v, ok := strings.Cut(l, "=")
-		if !ok || k == "" {
-			return usage("--label %.60q: use key=value", l)
-		}
-		if f.spec.Labels == nil {
-			f.spec.Labels = map[string]string{}
-		}
-		f.spec.Labels[k] = v
+	if f.spec.Labels, err = parseLabels(f.labels); err != nil {
+		return err
 	}
 	if len(words) == 5 {
 		var r wire.Request

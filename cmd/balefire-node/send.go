@@ -73,6 +73,7 @@ outcome: 7 it failed, 6 the wait timed out and the task is safe.`,
 	fs.Var(numberValue[uint32]{&f.request.Retries, 0, math.MaxUint32}, "retries", "attempts of the handler, up to what it allows (default its own)")
 	fs.StringVar(&f.result, "max-result", "", "largest result to accept, like 64MiB, up to the handler's limit (default that limit)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
+	oneOf(c, "on-dead", "skip", "block")
 	c.MarkFlagsMutuallyExclusive("key", "dedupe")
 	c.MarkFlagsMutuallyExclusive("at", "delay")
 	return c
@@ -184,12 +185,18 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	return err
 }
 
+// maxLabelKey is the largest key of a label, in bytes.
+const maxLabelKey = 128
+
 // parseLabels parses labels of the form key=value.
 func parseLabels(texts []string) (labels map[string]string, err error) {
 	for _, l := range texts {
 		k, v, ok := strings.Cut(l, "=")
 		if !ok || k == "" {
 			return nil, usage("--label %.60q: write it as key=value", l)
+		}
+		if len(k) > maxLabelKey {
+			return nil, usage("--label %.60q: a key of %d bytes: at most %d", l, len(k), maxLabelKey)
 		}
 		if labels == nil {
 			labels = map[string]string{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -136,7 +137,7 @@ printed: pass it to store snapshot --to-key.`,
 			if err != nil {
 				return err
 			}
-			f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			f, err := createNew(args[0])
 			if err != nil {
 				return err
 			}
@@ -150,6 +151,15 @@ printed: pass it to store snapshot --to-key.`,
 			return w.show(view{value: key, human: func(p *printer) { p.line("%s", public) }})
 		},
 	}
+}
+
+// createNew creates a file that must not exist.
+func createNew(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s exists: name a new file", path)
+	}
+	return f, err
 }
 
 // storeAction returns a command that sends the node a request that may take long, and
@@ -291,5 +301,6 @@ store.engine in the configuration to the new engine before the next start.`,
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "nutsdb or pebble")
+	completeWords(c, "to", datadir.EngineNuts, datadir.EnginePebble)
 	return c
 }

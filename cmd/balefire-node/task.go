@@ -213,7 +213,7 @@ of its processes runs.`,
 				return w.printDryRun(ids, err)
 			}
 			if len(args) == 0 && len(ids) > 0 {
-				if err := w.confirm(fmt.Sprintf("cancel %d tasks", len(ids))); err != nil {
+				if err := w.confirm("cancel " + counted(len(ids), "task", "tasks")); err != nil {
 					return err
 				}
 			}
@@ -270,7 +270,7 @@ func (w *app) printDryRun(ids []string, err error) error {
 		for _, id := range ids {
 			p.line("%s", id)
 		}
-		w.infof("%d tasks", len(ids))
+		w.infof("%s", counted(len(ids), "task", "tasks"))
 	}})
 }
 
@@ -318,7 +318,14 @@ func taskPurge(w *app) *cobra.Command {
 		Use: "purge", Short: "Remove the records of ended tasks",
 		Long:    "Remove the records, bodies and results of ended tasks. Tasks that have not ended\nstay, and so do dead letters unless --state names their states. The removal is\nwritten to the audit log.",
 		Example: "  balefire-node task purge --state success --before 7d --dry-run", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return w.purge(cmd, &f, dry) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range f.states {
+				if s, err := proto.ParseTaskState(name); err == nil && !s.Terminal() {
+					return usage("--state %.20q: only ended tasks are removed", name)
+				}
+			}
+			return w.purge(cmd, &f, dry)
+		},
 	}
 	f.add(c, false)
 	c.Flags().BoolVar(&dry, "dry-run", false, "only count")
@@ -345,7 +352,7 @@ func (w *app) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 			if done.DryRun {
 				did = "would remove"
 			}
-			p.line("%s %d tasks", did, done.Tasks)
+			p.line("%s %s", did, counted(done.Tasks, "task", "tasks"))
 		}})
 	})
 }

@@ -46,7 +46,7 @@ running task is stopped first; one that ends before that is not changed.`,
 	c.Flags().StringVar(&class, "class", "", "critical, high, normal or low")
 	c.Flags().StringVar(&queue, "queue", "", "name of the other queue")
 	c.MarkFlagsMutuallyExclusive("class", "queue")
-	completeWords(c, "class", "critical", "high", "normal", "low")
+	oneOf(c, "class", "critical", "high", "normal", "low")
 	return c
 }
 
@@ -55,8 +55,8 @@ func taskProgress(w *app) *cobra.Command {
 		Use: "progress [ID]", Short: "Report progress of a task from its handler",
 		Long: `Report that the handler of a task of a shared queue makes progress. A program
 that is run by a handler calls it without an id: the id is in BALEFIRE_TASK_ID.
-After the first report it must report again within five minutes: otherwise it is
-stopped and its task is granted to another node.`,
+After the first report it must report again within limits.stall_after of the node
+(5 minutes): otherwise it is stopped and its task is granted to another node.`,
 		Example: "  balefire-node task progress", Args: between(0, 1, "at most one task id"), ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := w.env("BALEFIRE_TASK_ID")

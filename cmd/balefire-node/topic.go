@@ -147,6 +147,9 @@ The body is a text, a file (@FILE), standard input (-) or empty.`,
 			return w.completeTopic(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[1] == "" {
+				return usage("the subject is empty: name one, such as eu.created; mail send %s sends a mail without one", topicBox(args[0]))
+			}
 			f.mail.Subject = args[1]
 			return w.sendMail(cmd, &f, topicBox(args[0]), args[2:])
 		},

@@ -78,6 +78,9 @@ func Event(e wire.NodeEvent) string {
 		whole := true
 		text := replace(s, func(name string) string {
 			value := cmp.Or(e.Fields[name], map[string]string{"peer": e.Peer, "why": Cause(e.Fields["cause"], e.Fields["code"], e.Fields["detail"])}[name])
+			if name == "why" || name == "detail" {
+				value = Plain(value)
+			}
 			if n, err := strconv.ParseInt(value, 10, 64); err == nil && (name == "bytes" || name == "size") {
 				value = mib(n)
 			}
@@ -105,7 +108,7 @@ func mailEvent(f map[string]string) string {
 	case f["attempt"] != "":
 		text += fmt.Sprintf(": to %q, attempt %s", f["text"], f["attempt"])
 	case f["text"] != "":
-		text += ": " + f["text"]
+		text += ": " + Plain(f["text"])
 	}
 	return text
 }
