@@ -58,7 +58,7 @@ const (
 	EventCompared         = "node.compared"             // it admits all members again: peer (the admin; empty: none was met)
 	EventLANStranger      = "lan.stranger"              // a node on the LAN is not a member of this mesh: addrs, id, code (if it belongs to no mesh), detail (why it is no member)
 	EventJoinRequest      = "lan.join_request"          // a node on the LAN asks to join: name, code
-	EventMailAccepted     = "mail.accepted"             // a mail is in its box; all events of mail have: box, subscription, number (in the box), mail (its id)
+	EventMailAccepted     = "mail.accepted"             // a mail is in its box; this kind and those up to mail.rescued are only shown by mail watch and with ?mail=BOX, and have: box, subscription, number (in the box), mail (its id)
 	EventMailSent         = "mail.sent"                 // it is in the spool for a box on another node
 	EventMailDelivered    = "mail.delivered"            // it was leased to a reader: attempt, text (the reader)
 	EventMailRetry        = "mail.retry"                // a delivery failed or was given back: text (why)

@@ -29,7 +29,7 @@ func auditVerify(w *app) *cobra.Command {
 		Use: "verify", Short: "Check that the audit log was not changed",
 		Long: `Verify the hash chain of the whole audit log. Every edited, deleted or reordered
 line is reported with its file and line number. The exit code is 1 if the log was
-changed, else 0.
+changed.
 
 Someone who can rewrite the whole folder can build a new chain. To detect that,
 keep the head that this command prints on another machine and pass it with

@@ -30,7 +30,8 @@ func eventsCommand(w *app) *cobra.Command {
 		Use: "events", Short: "Show and follow the events of this node",
 		Long: `Show the events of this node since it started: connections and disconnections of
 peers, path changes, suspected members, tasks. The node keeps the last 4096
-events; a line marks a gap where older ones were dropped.
+events; a line marks a gap where older ones were dropped. What happens to a single
+mail, such as mail.accepted, has mail watch.
 
 With --follow it prints new events until it is interrupted, across restarts of the
 node; event numbers start at 1 again then. The exit code is 6 after --timeout.`,

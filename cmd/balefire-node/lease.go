@@ -202,7 +202,8 @@ func leaseRelease(w *app) *cobra.Command {
 		Long: `Revoke the lease of one task, on the home of its queue: the task waits again and
 is granted to any node that can run it. The owner is not asked: its handler may
 have done half of the work, and its result is rejected once the task is granted
-again. No attempt is spent.`,
+again. An abandon is spent, unless its owner never answered: the tenth makes the
+task a dead letter.`,
 		Example: "  balefire-node lease release 01a1f84f --yes", Args: oneTask, ValidArgsFunction: w.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := w.confirm("release " + args[0]); err != nil {
@@ -226,9 +227,9 @@ func meshRecover(w *app) *cobra.Command {
 		Long: `Revoke the leases that this node granted to owners that are dead or have left,
 so that other nodes get the tasks now. A node does this automatically when the
 members declare an owner dead; use this when you know it sooner: --owner names a
-node that does not answer. Without --yes it only lists the leases. No attempt is
-spent. Tasks that may have been started and may be started only once stay
-leased.`,
+node that does not answer. Without --yes it only lists the leases. An abandon is
+spent of each, unless its owner never answered: the tenth makes a task a dead
+letter. Tasks that may have been started and may be started only once stay leased.`,
 		Example: "  balefire-node mesh recover\n  balefire-node mesh recover --owner field-09 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dry = dry || !w.flags.yes
