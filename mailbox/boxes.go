@@ -100,7 +100,7 @@ type NameGiver interface {
 type Ledgers interface {
 	// HasLedger reports whether there is a ledger.
 	HasLedger() bool
-	// OpenLedger opens it, or makes it. It is called once.
+	// OpenLedger opens it, or makes it. It is not called again after it succeeded.
 	OpenLedger() (mail.Ledger, error)
 	// ArchiveMail appends lines to the archive of dead letters, and returns the name of its
 	// file when they are durable. One caller at a time.

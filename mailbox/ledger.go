@@ -13,10 +13,12 @@ import (
 // A ledgerOpener has the broker of this node's ledger. A node that never had a box has none: it
 // is made with the first one, or the first mail for another node.
 type ledgerOpener struct {
-	make func() (*mail.Broker, error) // opens the ledger, or makes it
+	openLog func() (mail.Ledger, error)             // opens the ledger, or makes it
+	load    func(mail.Ledger) (*mail.Broker, error) // makes the broker from what it has
 
-	mu    sync.Mutex // held while the ledger is opened
-	ended bool       // Run has returned: it is not opened any more; under mu
+	mu    sync.Mutex  // held while the ledger is opened and loaded
+	log   mail.Ledger // once it was opened, which is done once; under mu
+	ended bool        // Run has returned: it is not opened any more; under mu
 	now   atomic.Pointer[mail.Broker]
 	ready chan struct{} // closed when there is a broker
 }
@@ -24,7 +26,8 @@ type ledgerOpener struct {
 // broker returns the broker; nil: there is none yet.
 func (l *ledgerOpener) broker() *mail.Broker { return l.now.Load() }
 
-// open opens the ledger, or makes it, if that was not done before.
+// open opens the ledger, or makes it, if that was not done before. One that could not be loaded
+// stays open, and is loaded again by the next call.
 func (l *ledgerOpener) open() (*mail.Broker, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +37,14 @@ func (l *ledgerOpener) open() (*mail.Broker, error) {
 	if l.ended {
 		return nil, wire.ErrDraining
 	}
-	k, err := l.make()
+	if l.log == nil {
+		log, err := l.openLog()
+		if err != nil {
+			return nil, err
+		}
+		l.log = log
+	}
+	k, err := l.load(l.log)
 	if err != nil {
 		return nil, err
 	}

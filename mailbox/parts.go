@@ -12,7 +12,7 @@ import (
 func (b *Boxes) build(parts Parts) (renamed chan struct{}) {
 	cfg := b.cfg
 	renamed = make(chan struct{}, 1)
-	b.ledger = &ledgerOpener{ready: make(chan struct{})}
+	b.ledger = &ledgerOpener{openLog: parts.Ledgers.OpenLedger, ready: make(chan struct{})}
 	b.places = &places{self: cfg.Self, book: parts.Book, names: parts.Names, ledger: b.ledger}
 	b.rules = &rules{self: cfg.Self, members: parts.Members, changed: make(chan struct{}, 1)}
 	b.bodies = &letterBodies{store: parts.Bodies, sender: parts.Sender, most: cfg.MaxBody, suite: cfg.Suite}
@@ -33,11 +33,7 @@ func (b *Boxes) build(parts Parts) (renamed chan struct{}) {
 	b.buildReading(parts)
 	waits := newWaits(cfg.Registerer, b.places.text)
 	b.buildHomes(parts, waits, renamed)
-	b.ledger.make = func() (*mail.Broker, error) {
-		log, err := parts.Ledgers.OpenLedger()
-		if err != nil {
-			return nil, err
-		}
+	b.ledger.load = func(log mail.Ledger) (*mail.Broker, error) {
 		return mail.New(log, mail.Config{
 			Mesh: cfg.Mesh, Sign: cfg.Keys.SignMail, Verify: cfg.Verifier.MailReceipts, Unproven: b.lookup.receipts.unproven,
 			Self: cfg.Self, Boot: cfg.Boot, Clock: cfg.Clock, Logger: cfg.Logger, Bounced: bounces.send, Archive: b.archiver.write,
