@@ -20,7 +20,7 @@ const version = 1
 // the version are unsigned varints in their shortest form:
 //
 //	version 1 | origins | origin 32 | boxes | length, box | floor
-//	per class: boots | boot after the one before | first | last - first | own | returned
+//	per class: boots | boot after the one before | first | last - first | own | 0, reserved
 //	           | not_after | skips | first after the last before | last - first | code
 //
 // Origins, boxes, boots and skips are in ascending order.
@@ -47,7 +47,7 @@ func (n *boxNotes) append(dst []byte) []byte {
 		before := uint64(0)
 		for i := range boots {
 			b := &boots[i]
-			for _, v := range [...]uint64{b.boot - before, b.first, b.last - b.first, b.own, b.returned, uint64(b.notAfter), uint64(len(b.skips))} {
+			for _, v := range [...]uint64{b.boot - before, b.first, b.last - b.first, b.own, 0, uint64(b.notAfter), uint64(len(b.skips))} {
 				dst = binary.AppendUvarint(dst, v)
 			}
 			before = b.boot
@@ -127,8 +127,9 @@ func (d *decoder) boot(before uint64) (b bootNote) {
 	b.boot = d.add(before, d.positive())
 	b.first = d.positive()
 	b.last = d.add(b.first, d.number())
-	b.own, b.returned = d.number(), d.number()
-	d.check(b.own <= b.last && b.returned < b.first, "numbers out of order")
+	b.own = d.number()
+	d.check(b.own <= b.last, "numbers out of order")
+	d.check(d.number() == 0, "a number that is reserved")
 	b.notAfter = int64(d.below(maxTime + 1))
 	d.check(b.notAfter > 0, "no time")
 	end := uint64(0)

@@ -17,8 +17,10 @@ func sampleHome() *Home {
 	h.Skip(testChain, numbered(1, 4, num(0, 0)), proto.CodeDenied)
 	h.Skip(testChain, numbered(1, 5, num(0, 0)), proto.CodeTooLarge)
 	h.Take(testChain, numbered(7, 2, num(1, 5)))
-	h.Return(testChain, num(7, 1), later)
-	h.Return(testChain, num(9, 1), later)
+	earlier := new(Home)
+	earlier.Take(testChain, numbered(7, 5, num(0, 0)))
+	earlier.Take(testChain, numbered(9, 1, num(0, 0)))
+	h.Merge(simBox, earlier)
 	h.Take(Chain{proto.PeerID{3}, "topic:x", proto.Critical}, numbered(math.MaxUint64, math.MaxUint64, num(0, 0)))
 	h.Take(Chain{proto.PeerID{3}, "agent:a", proto.Low}, Item{N: num(1, 1), NotAfter: 1})
 	h.Forget(1_000_000)
@@ -98,7 +100,7 @@ func TestBadNotes(t *testing.T) {
 		{"number 0", one(func(n *boxNotes) { first(n).first = 0 })},
 		{"last before first", one(func(n *boxNotes) { first(n).last = 4 })},
 		{"own above last", one(func(n *boxNotes) { first(n).own = 6 })},
-		{"returned above first", one(func(n *boxNotes) { first(n).returned = 5 })},
+		{"a number that is reserved", bytes.Replace(one(func(n *boxNotes) { first(n).notAfter = 1 }), []byte{5, 0, 1, 0}, []byte{5, 1, 1, 0}, 1)}, // behind the own one
 		{"no time", one(func(n *boxNotes) { first(n).notAfter = 0 })},
 		{"a time beyond the calendar", one(func(n *boxNotes) { first(n).notAfter = maxTime + 1 })},
 		{"a floor beyond the calendar", one(func(n *boxNotes) { n.floor = maxTime + 1 })},

@@ -9,58 +9,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A box is handed over with the notes of the old home, by [Home.Parts] and [Home.Merge], under
-// another name until all of it is there: the new home answers no bundle before [Home.Rename].
-// After a seizure it does: what the old home took is then not known, and comes when that is back,
-// if ever, each mail by [Home.Return] in the order of its chain. A mail whose time is over is not
-// handed over.
+// A box is handed over with the notes of the old home: [Home.Parts] of them come to the new one,
+// where [Home.Merge] adds them under another name. It answers no bundle before all are there and
+// [Home.Rename] has given them the name of the box. After a seizure it does: what the old home took
+// is not known there. The origin sends the new home whatever the old one has not answered, and the
+// old one, if it comes back, sends what it has as mail of its own.
 //
 // A home takes only bundles that name its own generation: then the origin knows of it, and no
 // longer listens to an earlier home. A late one, sent to the node when it was the home before,
 // would make it believe that it has what the origin still sends to another.
 
-// Return decides about a mail that an earlier home took and hands over, and notes it if the
-// verdict is Next. What this home took from the origin itself is Again: the origin sends to a
-// new home whatever the old one has not answered, so the old one may have the same mails.
-// That fails for one history: an old copy of the origin's disk that comes back between a
-// seizure and the return of the old home.
-func (h *Home) Return(c Chain, n proto.Seq, notAfter int64) Verdict {
-	if !c.valid() || !(Item{N: n, NotAfter: notAfter}).Valid() {
-		return Malformed
-	}
-	b := h.boot(c, n.Boot)
-	switch {
-	case b == nil && !h.fits(c, n.Boot):
-		return Full
-	case b != nil && b.has(n.Counter):
-		return Again
-	}
-	if notes := h.origins[c.Origin][c.Box]; notes != nil && notAfter <= notes.floor {
-		return Expired
-	}
-	if b == nil || n.Counter > b.last {
-		h.note(c, n, notAfter)
-		return Next
-	}
-	b.returned, b.notAfter = n.Counter, max(b.notAfter, notAfter)
-	return Next
-}
-
-// has reports whether a mail that was handed over is here already.
-func (b *bootNote) has(n uint64) bool { return n <= b.returned || b.first <= n && n <= b.last }
-
-// Notes returns a copy of what h keeps of one box, to be handed over with it.
-func (h *Home) Notes(box string) *Home {
-	part := new(Home)
-	for origin, boxes := range h.origins {
-		if boxes[box] != nil {
-			*part.box(origin, box) = boxes[box].clone()
-		}
-	}
-	return part
-}
-
-// Merge adds the notes of an earlier home about a box, whose mails have all been returned.
+// Merge adds the notes of an earlier home about a box.
 // Notes about other boxes are ignored. It returns Full, and has changed nothing, when a limit
 // does not allow that, and Next otherwise.
 func (h *Home) Merge(box string, earlier *Home) Verdict {

@@ -7,40 +7,6 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// After a seizure the new home takes what the origin still has; the old home hands over the
-// rest when it is back, each once.
-func TestReturnAfterASeizure(t *testing.T) {
-	now := new(Home)
-	now.Take(testChain, numbered(2, 5, num(0, 0)))
-	now.Take(testChain, numbered(2, 8, num(2, 5)))
-	tests := []struct {
-		name string
-		n    proto.Seq
-		want Verdict
-	}{
-		{"below the first that the new home took", num(2, 2), Next},
-		{"the same again", num(2, 2), Again},
-		{"below that", num(2, 1), Again},
-		{"the next one below the first", num(2, 4), Next},
-		{"the first", num(2, 5), Again},
-		{"between the first and the last", num(2, 6), Again},
-		{"the last", num(2, 8), Again},
-		{"above the last: the origin's next copy is known", num(2, 9), Next},
-		{"that again", num(2, 9), Again},
-		{"another boot", num(1, 1), Next},
-		{"the next of that", num(1, 2), Next},
-		{"no number", num(0, 1), Malformed},
-	}
-	for _, tt := range tests {
-		if v := now.Return(testChain, tt.n, later); v != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, v, tt.want)
-		}
-	}
-	if v := now.Check(testChain, numbered(2, 9, num(2, 8))); v != Again {
-		t.Errorf("the origin's copy of what was handed over: %v", v)
-	}
-}
-
 func TestMerge(t *testing.T) {
 	old := new(Home)
 	old.Skip(testChain, numbered(2, 3, num(0, 0)), proto.CodeDenied)
@@ -68,8 +34,10 @@ func TestMerge(t *testing.T) {
 	if boxes := now.Boxes(); len(boxes) != 1 || boxes[0] != simBox {
 		t.Errorf("notes of %v", boxes)
 	}
-	if part := old.Notes("agent:other"); len(part.Boxes()) != 1 {
-		t.Errorf("notes of %v in a part", part.Boxes())
+	for part := range old.Parts("agent:other") {
+		if boxes := part.Boxes(); len(boxes) != 1 || boxes[0] != "agent:other" {
+			t.Errorf("notes of %v in a part", boxes)
+		}
 	}
 	old.Drop(simBox)
 	old.Drop("agent:other")
@@ -88,8 +56,14 @@ func TestMergeChangesNothingAboveALimit(t *testing.T) {
 	if v := now.Merge(simBox, old); v != Full || !bytes.Equal(now.Append(nil), before) {
 		t.Errorf("verdict %v", v)
 	}
-	if v := now.Return(testChain, num(1, 1), later); v != Full {
+	if v := now.Check(testChain, numbered(1, 1, num(0, 0))); v != Full {
 		t.Errorf("a mail of one boot more: %v", v)
+	}
+	now.Rename(simBox, "agent:other")
+	old.Merge("agent:other", now)
+	old.Rename("agent:other", simBox) // too many together: those that came count
+	if !bytes.Equal(old.Append(nil), before) {
+		t.Error("the notes that came are not those that are kept")
 	}
 }
 

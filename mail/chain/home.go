@@ -28,7 +28,6 @@ type bootNote struct {
 	first    uint64 // the first number that is known
 	own      uint64 // the last one that came from the origin; below first: none
 	last     uint64 // the last one that came from the origin or an earlier home
-	returned uint64 // the last one below first that an earlier home handed over
 	notAfter int64  // the latest of its mails, Unix milliseconds
 	skips    []skipRun
 }

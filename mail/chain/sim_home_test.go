@@ -27,16 +27,14 @@ type simHome struct {
 type simDisk struct {
 	notes []byte // the checkpoint
 	log   []simEntry
-	mails []int // that wait in the box, as they were taken
-	from  map[int]simKept
-	order []int        // all that were taken from the origin, as they came
-	ever  map[int]bool // all that it, and those whose notes it has, ever took
+	order []int             // all that were taken from the origin, as they came
+	ever  map[int]simNumber // all that it, and those whose copy it has, took since the box was made
 }
 
-// simKept is what a home keeps of the chain of a mail.
-type simKept struct {
-	c Chain
-	n proto.Seq
+// A simNumber is the number of a mail that was taken.
+type simNumber struct {
+	c  Chain
+	it Item
 }
 
 // A simEntry is a mail of the log, or its refusal.
@@ -61,13 +59,12 @@ type simWait struct {
 
 func newSimHome(s *sim, i int) *simHome {
 	return &simHome{s: s, i: i, peer: simPeer(i), Home: new(Home), simDisk: simDisk{
-		notes: new(Home).Append(nil), from: map[int]simKept{}, ever: map[int]bool{},
+		notes: new(Home).Append(nil), ever: map[int]simNumber{},
 	}}
 }
 
 func (d simDisk) clone() simDisk {
-	d.log, d.mails, d.order = slices.Clone(d.log), slices.Clone(d.mails), slices.Clone(d.order)
-	d.from, d.ever = maps.Clone(d.from), maps.Clone(d.ever)
+	d.log, d.order, d.ever = slices.Clone(d.log), slices.Clone(d.order), maps.Clone(d.ever)
 	return d
 }
 
@@ -163,7 +160,7 @@ func (h *simHome) apply(e simEntry, first bool) {
 	if e.code != proto.CodeOK {
 		h.Skip(e.c, e.it, e.code)
 	} else if h.Take(e.c, e.it) == Next && first {
-		h.took(e.id, e.c, e.it.N)
+		h.took(e.id, e.c, e.it)
 		h.order = append(h.order, e.id)
 	}
 	if first {
@@ -172,14 +169,22 @@ func (h *simHome) apply(e simEntry, first bool) {
 	}
 }
 
-func (h *simHome) took(id int, c Chain, n proto.Seq) {
-	if h.ever[id] && !h.s.homeRolled {
+func (h *simHome) took(id int, c Chain, it Item) {
+	m := h.s.mails[id]
+	switch {
+	case h.s.homeRolled:
+	case h.has(id):
 		h.s.fail("node %d takes mail %d twice", h.i, id)
+	case h.i == h.s.home && m.ended == "accepted" && !m.undone && !h.s.originRolled:
+		h.s.fail("node %d takes mail %d, which an earlier home has accepted", h.i, id)
 	}
 	h.s.counts["taken"]++
-	h.ever[id] = true
-	h.mails = append(h.mails, id)
-	h.from[id] = simKept{c, n}
+	h.ever[id] = simNumber{c, it}
+}
+
+func (d simDisk) has(id int) bool {
+	_, taken := d.ever[id]
+	return taken
 }
 
 // checkpoint writes the notes; they read back as they were.
@@ -216,31 +221,84 @@ func (h *simHome) putBack(at int) {
 	h.start()
 }
 
-// work ends a mail that waits.
-func (h *simHome) work() {
-	if len(h.mails) > 0 {
-		h.mails = slices.Delete(h.mails, 0, 1)
-	}
-}
+// simCopy is the name of the notes of a box that comes from another home.
+const simCopy = "in:" + simBox
 
 // handoff moves the box with all its notes.
 func (s *sim) handoff() {
 	if s.seized {
 		return
 	}
-	from := s.homes[s.home]
-	from.sync()
-	s.move()
-	from.handOver()
+	old, next := s.homes[s.home], s.homes[1-s.home]
+	old.sync()
+	old.start() // what was not written never came
+	old.acting = false
+	kept := slices.Contains(next.Boxes(), simBox)
+	next.copyFrom(old)
+	if s.one(2) {
+		next.checkpoint()
+		next.start() // in the middle
+	}
+	next.Rename(simCopy, simBox)
+	next.checkCopy(old, kept)
+	next.simDisk = simDisk{order: slices.Clone(old.order), ever: maps.Clone(old.ever)}
+	s.begin(next)
+	old.drop()
 	s.counts["handed over"]++
 }
 
-// seize makes the other node the home, which knows nothing of the box.
+// copyFrom adds the notes of another node under the name of a copy. Sometimes that breaks off and
+// begins again.
+func (h *simHome) copyFrom(old *simHome) {
+	for whole := false; !whole; {
+		whole = true
+		h.Drop(simCopy)
+		for part := range old.Parts(simBox) {
+			back, err := Decode(part.Append(nil))
+			if err != nil || len(back.Boxes()) != 1 {
+				h.s.fail("a part of %v: %v", back.Boxes(), err)
+				return
+			}
+			back.Rename(simBox, simCopy)
+			if v := h.Merge(simCopy, back); v != Next {
+				h.s.fail("merge: %v", v)
+			}
+			if h.s.one(8) {
+				h.checkpoint()
+				h.start()
+				whole = false
+				h.s.counts["copied again"]++
+				break
+			}
+		}
+	}
+}
+
+// checkCopy checks that the notes of a box decide as those of its old home. If there were none
+// before, they are the same.
+func (h *simHome) checkCopy(old *simHome, kept bool) {
+	if !kept && !bytes.Equal(h.Append(nil), old.Append(nil)) {
+		h.s.fail("the notes %x came as %x", old.Append(nil), h.Append(nil))
+	}
+	if kept {
+		h.s.counts["added to notes that were kept"]++
+	}
+	for id, m := range old.ever {
+		if v := h.Check(m.c, m.it); v != Again && old.Check(m.c, m.it) == Again {
+			h.s.fail("mail %d was handed over, and is %v", id, v)
+		}
+	}
+}
+
+// seize makes the other node the home, which knows nothing of the box but what it has kept of an
+// earlier one with its name.
 func (s *sim) seize() {
 	if s.seized {
 		return
 	}
-	s.move()
+	next := s.homes[1-s.home]
+	next.simDisk = simDisk{ever: map[int]simNumber{}}
+	s.begin(next)
 	s.seized = true
 	s.counts["seized"]++
 	for _, x := range s.sent {
@@ -250,79 +308,45 @@ func (s *sim) seize() {
 	}
 }
 
-func (s *sim) move() {
-	s.home, s.gen = 1-s.home, s.gen+1
-	h := s.homes[s.home]
-	h.Drop(simBox)
-	h.simDisk = simDisk{from: map[int]simKept{}, ever: map[int]bool{}}
+// begin lets a node be the home from now on.
+func (s *sim) begin(h *simHome) {
+	s.home, s.gen = h.i, s.gen+1
 	h.acting, h.gen, h.copies = true, s.gen, nil
 	h.checkpoint()
 	h.start()
 }
 
-// handOver gives what an earlier home has to the present one, as often as it takes.
-func (h *simHome) handOver() {
-	to := h.s.homes[h.s.home]
-	h.start() // what was not written never came
-	h.acting = false
-	h.s.seized = false
-	part, err := Decode(h.Notes(simBox).Append(nil))
-	if err != nil {
-		h.s.fail("%v", err)
+// comeBack lets the home before a seizure hear of that: it sends on what it has as mail of its own
+// and forgets the box, or its box was removed and its notes are kept. These would be wrong about
+// numbers that were cancelled and that an old disk of the origin brings back.
+func (s *sim) comeBack() {
+	if !s.seized {
 		return
 	}
-	for round := range 3 {
-		for _, id := range h.inOrder() {
-			k := h.from[id]
-			switch v := to.Return(k.c, k.n, h.s.mails[id].notAfter); v {
-			case Next:
-				to.took(id, k.c, k.n)
-				h.s.counts["returned"]++
-				if round > 0 {
-					h.s.fail("mail %d is handed over twice", id)
-				}
-			case Again:
-				if !to.ever[id] && !h.s.homeRolled {
-					h.s.fail("mail %d is handed over, and counts as known", id)
-				}
-				h.s.counts["known at the new home"]++
-			case Expired:
-				if h.s.now <= h.s.mails[id].notAfter {
-					h.s.fail("mail %d is handed over, and counts as expired", id)
-				}
-			default:
-				h.s.fail("mail %d is handed over: %v", id, v)
-			}
-		}
-		if round == 0 && h.s.one(2) {
-			to.checkpoint()
-			to.start() // in the middle
-		}
-		if round > 0 {
-			if v := to.Merge(simBox, part); v != Next {
-				h.s.fail("merge: %v", v)
-			}
-			maps.Copy(to.ever, h.ever)
-		}
+	h := s.homes[1-s.home]
+	h.start()
+	h.acting, s.seized = false, false
+	for id := range h.ever {
+		s.mails[id].sentOn = true
 	}
-	to.checkpoint()
-	h.Drop(simBox)
-	h.mails = nil
-	h.checkpoint()
+	if s.one(2) && !s.may.originPutBack {
+		h.checkpoint()
+		return
+	}
+	h.drop()
 }
 
-// inOrder returns the mails that wait and whose time is not over, in the order of their
-// numbers.
-func (h *simHome) inOrder() []int {
-	h.mails = slices.DeleteFunc(h.mails, func(id int) bool { return h.s.now > h.s.mails[id].notAfter+proto.Skew.Milliseconds() })
-	return slices.SortedFunc(slices.Values(h.mails), func(a, b int) int { return h.from[a].n.Compare(h.from[b].n) })
+// drop removes what a node knows of the box.
+func (h *simHome) drop() {
+	if h.Drop(simBox); len(h.Boxes()) > 0 {
+		h.s.fail("notes of %v are left", h.Boxes())
+	}
+	h.checkpoint()
 }
 
 // drain ends all faults and gives the origin the time that it needs.
 func (s *sim) drain() {
-	if s.seized {
-		s.homes[1-s.home].handOver()
-	}
+	s.comeBack()
 	for _, h := range s.homes {
 		h.start()
 	}
@@ -360,7 +384,7 @@ func (s *sim) drain() {
 func (s *sim) check() {
 	at := s.homes[s.home]
 	for _, m := range s.mails {
-		taken := s.homes[0].ever[m.id] || s.homes[1].ever[m.id]
+		taken := s.homes[0].has(m.id) || s.homes[1].has(m.id)
 		switch {
 		case !m.stored:
 			if taken {
@@ -370,7 +394,7 @@ func (s *sim) check() {
 		case m.ended == "":
 			s.fail("mail %d has no end at its origin", m.id)
 		case s.homeRolled:
-		case m.ended == "accepted" && !at.ever[m.id] && !m.undone:
+		case m.ended == "accepted" && !at.has(m.id) && !m.late && !m.sentOn && !m.undone:
 			s.fail("mail %d was accepted and is lost", m.id)
 		case m.ended == "refused" && m.code != proto.CodeExpired && taken:
 			s.fail("mail %d was refused and taken", m.id)

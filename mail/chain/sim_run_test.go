@@ -28,7 +28,7 @@ func TestSimulator(t *testing.T) {
 	}
 	for _, what := range []string{
 		"taken", "accepted", "refused", "expired", "unheard", "cancelled", "in the chain of its key", "origin started", "home started",
-		"origin put back", "home put back", "handed over", "seized", "returned", "known at the new home",
+		"origin put back", "home put back", "handed over", "seized", "copied again", "added to notes that were kept",
 	} {
 		if all[what] == 0 {
 			t.Errorf("in %d runs %q never happened: the simulator has gone blind", runs, what)

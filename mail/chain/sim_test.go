@@ -63,6 +63,8 @@ type simMail struct {
 	code     proto.Code
 	undone   bool // it had ended at the origin before an old disk came back
 	gone     bool // with a disk
+	late     bool // it ended when the homes had forgotten it
+	sentOn   bool // by a home before a seizure, which took it
 }
 
 func (m *simMail) mail() Mail {
@@ -166,8 +168,6 @@ func (s *sim) step() {
 		s.expire()
 	case k < 92:
 		s.cancel()
-	case k < 93:
-		s.homes[s.rng.IntN(2)].work()
 	case k < 94:
 		s.learn()
 	default:
@@ -210,9 +210,7 @@ func (s *sim) fault() {
 			s.seize()
 		}
 	default:
-		if s.seized {
-			s.homes[1-s.home].handOver()
-		}
+		s.comeBack()
 	}
 }
 
@@ -334,8 +332,12 @@ func (s *sim) end(id int, how string, code proto.Code) {
 	s.counts[how]++
 	s.origin.queue = append(s.origin.queue, simWrite{simRecord: simRecord{id: id}, remove: true})
 	live := s.now <= m.notAfter+proto.Skew.Milliseconds() // the homes still have notes
-	if how == "accepted" && live && !m.undone && !s.homeRolled && !s.homes[0].ever[id] && !s.homes[1].ever[id] {
+	m.late = !live
+	if how == "accepted" && live && !m.undone && !s.homeRolled && !m.sentOn && !s.homes[0].has(id) && !s.homes[1].has(id) {
 		s.fail("mail %d is accepted, and no home took it", id)
+	}
+	if how == "refused" && code == proto.CodeExpired && live && !s.originRolled {
+		s.fail("mail %d is refused before its time is over", id)
 	}
 	if how == "refused" && code != proto.CodeExpired && !m.denied && !m.undone {
 		s.fail("mail %d is refused with %s", id, code.Name())
