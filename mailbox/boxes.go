@@ -177,6 +177,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 // Run serves the boxes until ctx is done or their ledger fails. The programs that handle their
 // mail end first.
 func (b *Boxes) Run(ctx context.Context) error {
+	defer b.copies.end()
 	k := b.ledger.await(ctx)
 	if k == nil {
 		return nil

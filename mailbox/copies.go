@@ -42,7 +42,9 @@ type copies struct {
 
 	mu      sync.Mutex
 	all     map[string]*incomingBox // on their way here, by name; under mu
+	ended   bool                    // Run ends: no goroutine begins; under mu
 	refused atomic.Uint64           // parts that no home sends
+	working sync.WaitGroup          // for the goroutines that answer
 }
 
 // An incomingBox is the copy of a box on its way.
@@ -62,11 +64,11 @@ func (c *copies) receive(ctx context.Context, from proto.PeerID, m *proto.BoxPar
 	answer := &proto.BoxTaken{Box: m.GetBox(), Handover: m.GetHandover(), Number: m.GetNumber()}
 	done := make(chan struct{})
 	if x.taking.TryLock() {
-		go func() {
+		c.begin(func() {
 			defer close(done)
 			defer x.taking.Unlock()
 			c.answer(context.WithoutCancel(ctx), from, m, answer)
-		}()
+		})
 	} else {
 		answer.Code, answer.Detail = proto.CodeBusy, "the part before is being written"
 		close(done)
@@ -80,6 +82,28 @@ func (c *copies) receive(ctx context.Context, from proto.PeerID, m *proto.BoxPar
 		}
 	}, closed: ctx.Done()})
 	return nil
+}
+
+// begin calls f on a goroutine of its own. When Run has ended nobody would wait for that: then f,
+// which has little to do without a broker, is called here.
+func (c *copies) begin(f func()) {
+	c.mu.Lock()
+	ended := c.ended
+	if !ended {
+		c.working.Go(f)
+	}
+	c.mu.Unlock()
+	if ended {
+		f()
+	}
+}
+
+// end waits for what has begun. What it does ends with the broker.
+func (c *copies) end() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.working.Wait()
 }
 
 // answer does what a part asks for, and says in the answer what came of it.
@@ -179,7 +203,7 @@ func (c *copies) take(ctx context.Context, from proto.PeerID, m *proto.BoxPart, 
 		return err
 	}
 	if m.GetNumber() == 1 {
-		err = c.begin(ctx, k, from, m, id)
+		err = c.beginCopy(ctx, k, from, m, id)
 	} else {
 		err = c.add(ctx, k, m, id)
 	}
@@ -218,8 +242,8 @@ func (c *copies) next(from proto.PeerID, m *proto.BoxPart, id [16]byte) (in *inc
 	return in, false, nil
 }
 
-// begin begins the copy of a box with its settings.
-func (c *copies) begin(ctx context.Context, k *mail.Broker, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
+// beginCopy begins the copy of a box with its settings.
+func (c *copies) beginCopy(ctx context.Context, k *mail.Broker, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
 	settings, err := box.ParseSettings(m.GetSettings())
 	if err != nil {
 		return err

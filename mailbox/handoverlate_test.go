@@ -168,3 +168,41 @@ func TestSeizureThatIsInterrupted(t *testing.T) {
 		p.start(p.alpha)
 	})
 }
+
+// A node has stopped when nothing of a box that comes is written any more.
+func TestStopWhileABoxComes(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		writing, goOn := make(chan struct{}), make(chan struct{})
+		p.beta.stop()
+		p.beta.fail = func(at string) error {
+			if at == PointCopy {
+				close(writing)
+				<-goOn
+			}
+			return nil
+		}
+		p.start(p.beta)
+		ctx, cancel := context.WithCancel(t.Context())
+		handed, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(handed)
+			_, _ = p.alpha.Handoff(ctx, "desk", "beta")
+		}()
+		<-writing
+		go func() {
+			defer close(stopped)
+			p.beta.stop()
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case <-stopped:
+			t.Error("the node has stopped while a part is written")
+		default:
+		}
+		close(goOn)
+		<-stopped
+		cancel()
+		<-handed
+	})
+}
