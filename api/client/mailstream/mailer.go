@@ -145,7 +145,10 @@ func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
 		select {
 		case <-ctx.Done():
 		case <-m.wake:
-			time.Sleep(gather)
+			select {
+			case <-ctx.Done():
+			case <-time.After(gather):
+			}
 			for b := m.take(); len(b.mails) > 0 && err == nil; b = m.take() {
 				err = out.write(conn, b)
 			}
