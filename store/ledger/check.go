@@ -27,13 +27,8 @@ func Check(dir string) (Report, error) {
 	return inspect(osFS{}, dir, func(Batch) error { return nil })
 }
 
-// Salvage calls f with each batch that verifies, in order, and skips the others. It
-// changes nothing; the ledger must not be open. An index that was lost is missing,
-// and the entries of batches before the last checkpoint may have served their time.
-func Salvage(dir string, f func(Batch) error) (Report, error) {
-	return inspect(osFS{}, dir, f)
-}
-
+// inspect is [Check], and calls f with each batch that verifies, in order. An index that was lost is
+// missing, and the entries of batches before the last checkpoint may have served their time.
 func inspect(fs fileSystem, dir string, f func(Batch) error) (Report, error) {
 	i := &inspection{fs: fs, dir: dir, f: f}
 	if err := i.run(); err != nil {

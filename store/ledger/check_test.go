@@ -50,7 +50,7 @@ func TestCheckOfAGoodLedger(t *testing.T) {
 		}
 	}
 	var got [][]byte
-	r, err = Salvage(path, func(b Batch) error {
+	r, err = inspect(osFS{}, path, func(b Batch) error {
 		for _, data := range b.Entries() {
 			got = append(got, bytes.Clone(data))
 		}
@@ -65,7 +65,7 @@ func TestCheckOfAGoodLedger(t *testing.T) {
 	}
 }
 
-// Whatever byte is damaged: what Open refuses Check finds, and Salvage reads all
+// Whatever byte is damaged: what Open refuses Check finds, and what is read is all
 // batches but the damaged one, and the last one where only the damaged one before it
 // says what it continues.
 func TestSalvageReadsAllButTheDamage(t *testing.T) {

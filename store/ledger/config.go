@@ -40,9 +40,6 @@ type Config struct {
 	// answer; default: at once.
 	Pace time.Duration
 
-	// MaxBytes is how many bytes of segments there may be before new work is
-	// refused; default: no limit.
-	MaxBytes int64
 	// Space returns the free and the total bytes of the disk, see
 	// [store.DiskSpace]. It is called at most once a second, and when a ledger is made.
 	// Default: none, the disk is never full.

@@ -71,8 +71,7 @@ func TestFirstFailureStopsTheLog(t *testing.T) {
 	}
 }
 
-// New work is refused while the ledger has its limit of bytes, or the disk less than
-// its reserve. What is no new work passes, in the same call too, and both pass when
+// New work is refused while the disk has less than its reserve. What is no new work passes, in the same call too, and both pass when
 // there is room again.
 func TestFull(t *testing.T) {
 	var free atomic.Int64
@@ -85,12 +84,6 @@ func TestFull(t *testing.T) {
 		reason error
 		empty  func(l *Ledger)
 	}{
-		{"limit of bytes", Config{MaxBytes: 8000},
-			func(l *Ledger) { fill(t, l, 0, 3) }, store.ErrFull,
-			func(l *Ledger) {
-				checkpointTwice(t, l)
-				l.Release(func(uint64, int64) bool { return false })
-			}},
 		{"reserve of the disk", Config{Space: func() (int64, int64, error) { return free.Load(), 1 << 40, nil }, Reserve: 1 << 20, Clock: man.Clock()},
 			func(*Ledger) { free.Store(1<<20 - 1); man.Advance(askEvery) }, store.ErrNoDisk,
 			func(*Ledger) { free.Store(1 << 20); man.Advance(askEvery) }},

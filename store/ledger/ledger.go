@@ -123,9 +123,6 @@ func (l *Ledger) fail(err error) error {
 	return l.Err()
 }
 
-// ID returns the id of the ledger.
-func (l *Ledger) ID() ID { return l.id }
-
 // Stats are figures of an open ledger. Counts begin when it is opened.
 type Stats struct {
 	First      uint64 // index of the first batch that is still there

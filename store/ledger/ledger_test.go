@@ -15,7 +15,7 @@ import (
 func TestEntriesSurviveARestart(t *testing.T) {
 	dir := t.TempDir() + "/own"
 	l := mustOpen(t, dir, small(nil))
-	id := l.ID()
+	id := l.id
 	var want [][]byte
 	var places []Place
 	for n := range 100 {
@@ -27,7 +27,7 @@ func TestEntriesSurviveARestart(t *testing.T) {
 	}
 	mustClose(t, l)
 	l = mustOpen(t, dir, small(nil))
-	if l.ID() != id {
+	if l.id != id {
 		t.Error("the id changed")
 	}
 	if s := l.Stats(); s.Torn != "" || s.Last != 100 {

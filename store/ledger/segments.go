@@ -56,16 +56,6 @@ func (s *segments) remove(seg *segment) {
 	s.list = slices.DeleteFunc(s.list, func(x *segment) bool { return x == seg })
 }
 
-// used returns the bytes of the complete segments, and those written of the last.
-func (s *segments) used() (n int64) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, seg := range s.list[:len(s.list)-1] {
-		n += seg.size
-	}
-	return n + s.list[len(s.list)-1].end.Load()
-}
-
 func (s *segments) summary() (first uint64, n int, bytes int64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

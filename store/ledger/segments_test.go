@@ -93,7 +93,7 @@ func TestStaleBatchesNeverVerify(t *testing.T) {
 	putEntry(stale, batchHead, []byte("stale..."))
 	h.put(stale)
 	path := segmentPath(dir, 1)
-	for _, id := range []ID{l.ID(), {1}} {
+	for _, id := range []ID{l.id, {1}} {
 		for _, prev := range []uint32{0, 1, rand.Uint32()} {
 			files := fs.content()
 			id.seal(prev, stale[:56])

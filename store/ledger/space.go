@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -36,14 +35,8 @@ func (s *space) below() bool {
 	return s.full
 }
 
-// Refuses returns why new work is refused at the moment, an error that wraps
-// [store.ErrFull]; nil if it is not.
+// Refuses returns why new work is refused at the moment, [store.ErrNoDisk]; nil if it is not.
 func (l *Ledger) Refuses() error {
-	if most := l.cfg.MaxBytes; most > 0 {
-		if used := l.segments.used(); used >= most {
-			return fmt.Errorf("%w: the ledger has %d bytes, limit %d", store.ErrFull, used, most)
-		}
-	}
 	if l.space.below() {
 		return store.ErrNoDisk
 	}
