@@ -28,7 +28,6 @@ var ErrNoMail = errors.New("transport: the peer takes no mail")
 // and sends again on the next stream.
 type MailStream struct {
 	sender
-	link *Link
 	turn chan struct{} // held by Send
 }
 
@@ -78,7 +77,7 @@ func (l *Link) Mail(ctx context.Context) (*MailStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &MailStream{sender: newSender(l.conn, s), link: l, turn: make(chan struct{}, 1)}
+	m := &MailStream{sender: newSender(l.conn, s), turn: make(chan struct{}, 1)}
 	select {
 	case l.mail.opened <- m:
 		l.mail.last = m
