@@ -23,11 +23,6 @@ func (b *Boxes) Conflicts() []wire.LeaseConflict {
 	return b.events.conflicts()
 }
 
-// List returns the boxes of this node of one kind, or of both if it is "", by name.
-func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
-	return b.views.list(ctx, kind)
-}
-
 // Page returns the boxes of this node of one kind by name: at most limit (default 50) of those
 // behind a cursor, which is the Next of the page before, or "".
 func (b *Boxes) Page(ctx context.Context, kind, cursor string, limit int) (page wire.Page[wire.Box], err error) {
@@ -212,7 +207,7 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 
 // Read begins a session with a credit: how many mails may be leased to it at once. Close
 // ends it. At a box of another node it begins when there is a path, and goes on when that
-// breaks; what its home refuses is the error of Next.
+// breaks; what its home refuses is the error of [Reader.NextLetters].
 func (b *Boxes) Read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
 	return b.reads.read(ctx, name, sub, l)
 }

@@ -104,15 +104,6 @@ func (r *Reader) at() (place, *mail.Broker) {
 	return p, r.reads.ledger.broker()
 }
 
-// Next waits for mail and returns at most n. One goroutine calls it.
-func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) {
-	given, _, err := r.session.NextInto(ctx, n, nil, nil)
-	if err != nil {
-		return nil, r.failure(err)
-	}
-	return r.reads.views.delivered(r.place, given)
-}
-
 // failure returns why the session has ended in the terms of the API.
 func (r *Reader) failure(err error) error {
 	p, _ := r.at()

@@ -94,11 +94,10 @@ type remoteSettle struct {
 
 // A remoteError is what a peer says of a session or of settlements that it refuses.
 type remoteError struct {
-	home       *remoteHome
-	code       proto.Code
-	detail     string
-	movedTo    proto.PeerID // of MOVED
-	generation uint64
+	home    *remoteHome
+	code    proto.Code
+	detail  string
+	movedTo proto.PeerID // of MOVED
 }
 
 func (e *remoteError) Error() string {
@@ -146,7 +145,7 @@ func (h *remoteHome) receiveOpened(o *proto.Opened) {
 	case o.GetCode() == proto.CodeBusy:
 		s.tell()
 	case o.GetCode() != proto.CodeOK:
-		e := &remoteError{home: h, code: o.GetCode(), detail: o.GetDetail(), generation: o.GetGeneration()}
+		e := &remoteError{home: h, code: o.GetCode(), detail: o.GetDetail()}
 		copy(e.movedTo[:], o.GetHome())
 		s.finish(e)
 	case o.GetEnded():

@@ -201,8 +201,8 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 	return q.out
 }
 
-// NextLetters is Next for deliveries as they are kept, which it appends to dst. Their letters
-// are appended to buf: they are valid until the caller writes to it.
+// NextLetters waits for mail and appends at most n deliveries to dst. Their letters are appended to
+// buf: they are valid until the caller writes to it. One goroutine calls it.
 func (r *Reader) NextLetters(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
 	dst, buf, err := r.session.NextInto(ctx, n, dst, buf)
 	if err != nil {

@@ -268,7 +268,7 @@ func FuzzReceivers(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the ownership subsystem does not answer: %v", err)
 		}
-		if _, err := victim.Mail.List(ctx, ""); err != nil {
+		if _, err := victim.Mail.Page(ctx, "", "", 0); err != nil {
 			t.Fatalf("the mailboxes do not answer: %v", err)
 		}
 		select {

@@ -30,7 +30,7 @@ func (h *handedReader) read(ctx context.Context, s *simNode, box string) {
 			continue
 		}
 		for {
-			given, err := r.Next(ctx, 16)
+			given, err := nextMails(ctx, r, 16)
 			if err != nil {
 				break
 			}
@@ -108,7 +108,8 @@ func TestMailboxIsHandedOverUnderLoad(t *testing.T) {
 			}
 		}
 		for i, s := range w.nodes {
-			all, err := s.get().Mail.List(t.Context(), "")
+			page, err := s.get().Mail.Page(t.Context(), "", "", 0)
+			all := page.Items
 			if err != nil || len(all) != map[int]int{0: 1}[i] || len(all) == 1 && (all[0].Waiting != 0 || all[0].Ended.Done != 3*mails) {
 				t.Errorf("%s has %+v, %v", s.name, all, err)
 			}
@@ -178,7 +179,7 @@ func TestHandoverOfATopicIsInterrupted(t *testing.T) {
 					_ = body.Close()
 				}
 			}
-			if all, err := old.get().Mail.List(t.Context(), ""); err != nil || len(all) > 0 {
+			if all, err := old.get().Mail.Page(t.Context(), "", "", 0); err != nil || len(all.Items) > 0 {
 				t.Errorf("the old home has %+v, %v", all, err)
 			}
 		})

@@ -48,13 +48,22 @@ func (s *simNode) settleMail(box, sub string, m wire.SettleMail) wire.SettledIte
 	return items[0]
 }
 
+// nextMails waits for mail of a session and returns at most n.
+func nextMails(ctx context.Context, r *mailbox.Reader, n int) ([]wire.DeliveredMail, error) {
+	given, _, err := r.NextLetters(ctx, n, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.Delivered(given)
+}
+
 // nextMail returns the bodies of the next mails of a session, at least n.
 func nextMail(t *testing.T, r *mailbox.Reader, n int, within time.Duration) (given []wire.DeliveredMail, bodies []string) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), within)
 	defer stop()
 	for len(given) < n {
-		more, err := r.Next(ctx, n)
+		more, err := nextMails(ctx, r, n)
 		if err != nil {
 			t.Fatalf("after %d mails: %v", len(given), err)
 		}
@@ -164,7 +173,7 @@ func TestSessionOnAnotherNode(t *testing.T) {
 		first, _ := nextMail(t, r, 10, time.Minute)
 		short, stop := context.WithTimeout(t.Context(), 3*time.Second)
 		defer stop()
-		if more, err := r.Next(short, 1); err == nil {
+		if more, err := nextMails(short, r, 1); err == nil {
 			t.Errorf("beyond its credit it has %+v", more)
 		}
 		box, _ := beta.node.Mail.Get(t.Context(), "ceo")
@@ -339,7 +348,7 @@ func TestNamesOfTheMeshAreReadFromEveryNode(t *testing.T) {
 		time.Sleep(time.Minute)
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		if _, err := r.Next(ctx, 1); !errors.Is(err, wire.ErrNotFound) {
+		if _, err := nextMails(ctx, r, 1); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("a session at a box that was removed: %v", err)
 		}
 		beta.addReadable("desk", true, "*")

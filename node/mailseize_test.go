@@ -88,7 +88,7 @@ func TestMailboxOfALostHomeIsSeized(t *testing.T) {
 		}
 		send("together", w.nodes...)
 		admin.readMail("agent:ceo", 20, time.Minute)
-		if all, err := old.get().Mail.List(t.Context(), ""); err != nil || len(all) > 0 {
+		if all, err := old.get().Mail.Page(t.Context(), "", "", 0); err != nil || len(all.Items) > 0 {
 			t.Errorf("the old home has %+v, %v", all, err)
 		}
 		for _, s := range w.nodes {
