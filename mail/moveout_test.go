@@ -193,7 +193,7 @@ func TestRehome(t *testing.T) {
 			if err := f.Rehome(t.Context(), "agent:ceo", to.home, to.generation); err != nil {
 				t.Fatal(err)
 			}
-			if s := f.spool(); s.Home != to.home || s.Generation != to.generation {
+			if s := f.spool(); s.Home != to.home || f.generation() != to.generation {
 				t.Errorf("%+v, want %+v", s, to)
 			}
 			if m := f.bundle(f.lane(to.home)); m.GetGeneration() != to.generation || len(m.GetRuns()) != 1 {

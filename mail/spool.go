@@ -366,13 +366,12 @@ func (b *Broker) endSpooled(t *target, list []chain.Expiry, e box.SpoolEnd, last
 
 // A SpoolInfo is what waits for one box on another node.
 type SpoolInfo struct {
-	Box        string
-	Home       proto.PeerID // zero: not known
-	Generation uint64
-	Waiting    int
-	Bytes      int64
-	Oldest     time.Time // when the oldest mail was taken; zero: none waits
-	Stops      []Stop    // the newest first
+	Box     string
+	Home    proto.PeerID // zero: not known
+	Waiting int
+	Bytes   int64
+	Oldest  time.Time // when the oldest mail was taken; zero: none waits
+	Stops   []Stop    // the newest first
 }
 
 // Spools returns what waits for boxes on other nodes, by their names.
@@ -380,7 +379,7 @@ func (b *Broker) Spools(ctx context.Context) (all []SpoolInfo, err error) {
 	err = b.call(ctx, func(box.Now) {
 		for t := range b.spools.all() {
 			i, _ := b.state.Info(t.id)
-			s := SpoolInfo{Box: t.box, Home: t.home, Generation: t.generation, Waiting: b.waitingIn(t), Bytes: i.Bytes}
+			s := SpoolInfo{Box: t.box, Home: t.home, Waiting: b.waitingIn(t), Bytes: i.Bytes}
 			if i.Oldest > 0 {
 				s.Oldest = time.UnixMilli(i.Oldest)
 			}

@@ -214,6 +214,9 @@ func (b *bench) deliver(x *Session, n int) []Delivery {
 	return got
 }
 
+// classOf returns the class of a mail that was delivered, as package fair counts them.
+func (s *State) classOf(id BoxID, d Delivery) int { return s.boxes[id].mails.get(d.Handle.Seq).class() }
+
 // seqs are the mails of deliveries.
 func seqs(list []Delivery) (out []uint64) {
 	for _, d := range list {

@@ -125,7 +125,7 @@ func (s *State) removeSub(u *sub, out *Output) {
 // applySub makes, changes or removes a subscription, or changes its dead letters.
 func (s *State) applySub(h head, d decoder, out *Output) error {
 	b, u := s.boxes[h.box], s.find(h.box, h.sub)
-	r := Result{Box: h.box, Sub: h.sub}
+	r := Result{Box: h.box}
 	op := d.u8()
 	var settings SubSettings
 	var from Start
@@ -139,7 +139,7 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 		from = d.start()
 	case subUnblock:
 		origin, key = d.u32(), d.text(proto.MaxKey)
-	case subSeen, subRedriven, subArchived:
+	case subRedriven, subArchived:
 		seqs = d.seqs(nil, MaxSeqs)
 	default:
 		d.check(op == subRemove)
@@ -176,7 +176,7 @@ func (s *State) setSub(b *box, u *sub, id SubID, settings SubSettings, from Star
 		}
 		u.settings = settings
 		u.wake(out)
-		return Result{Box: b.id, Sub: id, Duplicate: true}
+		return Result{Box: b.id, Duplicate: true}
 	}
 	switch {
 	case b.settings.Kind != Topic || settings.Name == "":
@@ -192,7 +192,7 @@ func (s *State) setSub(b *box, u *sub, id SubID, settings SubSettings, from Star
 	u = newSub(b, id, settings)
 	b.subs = append(b.subs, u)
 	u.startAt(from)
-	return Result{Box: b.id, Sub: id}
+	return Result{Box: b.id}
 }
 
 // dropSub removes a subscription of a topic. Mail that waited for it alone ends.
@@ -269,17 +269,15 @@ func (u *sub) unblock(lane [16]byte, out *Output) {
 	u.wake(out)
 }
 
-// changeDead notes that dead letters were seen, sent again or archived.
+// changeDead notes that dead letters were sent again or archived.
 func (s *State) changeDead(u *sub, op byte, seqs []uint64, out *Output) {
 	gone := map[uint64]bool{}
 	for _, seq := range seqs {
 		i, ok := u.findDead(seq)
 		switch {
 		case !ok:
-		case op == subSeen:
-			u.dead[i].Seen = true
 		case op == subRedriven:
-			u.dead[i].Seen, u.dead[i].Redriven = true, true
+			u.dead[i].Redriven = true
 		default:
 			gone[seq] = true
 			s.bytes -= u.dead[i].Size

@@ -200,6 +200,6 @@ func (c *saver) deadLetter(d *DeadLetter) {
 	c.u32(uint32(d.Size))
 	c.b = append(c.b, byte(d.Class), byte(d.Cause), d.Attempts, d.Abandons)
 	c.b = appendText(appendText(appendTime(c.b, d.At), d.Reader), d.Reason)
-	c.b = appendFlag(appendFlag(c.b, d.Seen), d.Redriven)
+	c.b = appendFlag(appendFlag(c.b, d.Redriven), d.Redriven) // the first flag is reserved
 	c.tries(d.Tries)
 }

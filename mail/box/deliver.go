@@ -41,7 +41,6 @@ type Delivery struct {
 	Handle      Handle
 	Place       Place
 	Length      int   // of the record at Place
-	Class       int   // as package fair counts them
 	Attempt     uint8 // 1 for the first
 	Redelivered bool  // somebody was given it before
 	Older       bool  // it was here before this start of the home, which does not know who was given it then
@@ -125,7 +124,7 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	to.credit--
 	to.held++
 	s.watch(u, seq, d)
-	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Class: m.class(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.newest().first, Until: d.until}
+	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.newest().first, Until: d.until}
 	if r := u.retries[seq]; r != nil {
 		x.Attempt, x.Redelivered = r.attempts+1, true
 	}

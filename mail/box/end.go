@@ -32,7 +32,6 @@ type DeadLetter struct {
 	Reader   string // the session that had it last
 	Reason   string // at most MaxDetail bytes: in the first line why, then what the program wrote
 	Tries    []Try
-	Seen     bool
 	Redriven bool
 }
 
@@ -165,8 +164,7 @@ func (s *State) finish(u *sub, seq uint64, e ending, out *Output) {
 // remove ends a mail altogether.
 func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 	m := *b.mails.get(seq)
-	unread := b.unread(seq)
-	if b.settings.Kind == Topic && unread == 0 && e.state != Dead {
+	if b.settings.Kind == Topic && b.unread(seq) == 0 && e.state != Dead {
 		e = ending{state: Done} // everybody has read it
 	}
 	for _, u := range b.subs {
@@ -189,9 +187,6 @@ func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 	b.release(seq, out)
 	b.ended[e.state]++
 	end := End{Box: b.id, Seq: seq, Place: m.place, Length: m.length(), State: e.state, Cause: e.cause, Reason: e.reason}
-	if b.settings.Kind == Topic {
-		end.Unread = unread
-	}
 	out.Ends = append(out.Ends, end)
 	if e.state == Dead || b.settings.Kind != Topic && (e.state == Expired || e.state == Cancelled) {
 		out.Bounces = append(out.Bounces, end)

@@ -267,8 +267,8 @@ func TestReadersAfterAMove(t *testing.T) {
 	src.want(x)
 	dst.now = src.now
 	src.wait(2 * time.Hour) // nothing expires
-	if i := src.info(); i.Waiting != 2 || x.Held() != 0 {
-		t.Errorf("%+v, %d held", i, x.Held())
+	if i := src.info(); i.Waiting != 2 || x.held != 0 {
+		t.Errorf("%+v, %d held", i, x.held)
 	}
 	parts := src.parts(1)
 	at := dst.copyOf(src, 1)
@@ -302,7 +302,7 @@ func TestMoveThatIsGivenUp(t *testing.T) {
 		"settings":       AppendBox(nil, 1, &same),
 		"a subscription": AppendSub(nil, 1, 0, &SubSettings{Paused: true}, Start{}),
 		"its removal":    AppendRemoveBox(nil, 1),
-		"a seen letter":  AppendSeen(nil, 1, 0, []uint64{1}),
+		"a dead letter":  AppendRedriven(nil, 1, 0, []uint64{1}),
 	} {
 		if r := b.apply(rec); r.Code != proto.CodeBusy {
 			t.Errorf("%s: %+v", name, r)

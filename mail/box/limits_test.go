@@ -218,10 +218,10 @@ func TestExtensionsAreBounded(t *testing.T) {
 			}
 			extend(tt.last)
 			b.wait(tt.last - time.Millisecond)
-			if x.Held() != mails {
+			if x.held != mails {
 				t.Error("a lease ended early")
 			}
-			if b.wait(time.Millisecond); x.Held() != 0 {
+			if b.wait(time.Millisecond); x.held != 0 {
 				t.Error("a lease did not end")
 			}
 		})

@@ -268,8 +268,10 @@ func (d *decoder) tries() (tries []Try) {
 func (d *decoder) deadLetter() DeadLetter {
 	x := DeadLetter{
 		Seq: d.u64(), Place: Place(d.u64()), Length: int(d.u32()), Size: int64(d.u32()), Class: int(d.u8()), Cause: Cause(d.u8()), Attempts: d.u8(), Abandons: d.u8(),
-		At: d.time(), Reader: string(d.text(MaxReader)), Reason: string(d.text(MaxDetail)), Seen: d.flag(), Redriven: d.flag(), Tries: d.tries(),
+		At: d.time(), Reader: string(d.text(MaxReader)), Reason: string(d.text(MaxDetail)),
 	}
-	d.check(x.Class < fair.Classes && x.Cause > 0 && x.Cause < causes && validLength(int64(x.Length), x.Size) && (x.Seen || !x.Redriven))
+	reserved := d.flag()
+	x.Redriven, x.Tries = d.flag(), d.tries()
+	d.check(x.Class < fair.Classes && x.Cause > 0 && x.Cause < causes && validLength(int64(x.Length), x.Size) && reserved == x.Redriven)
 	return x
 }

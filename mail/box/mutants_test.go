@@ -73,7 +73,7 @@ var rules = []mutant{
 	{name: "dead letter not kept", edits: []edit{{"end.go", "finish", "s.bury(u, seq, &e)", "if !MUTANT {\ns.bury(u, seq, &e)\n}"}}},
 	{name: "loop delivered", edits: []edit{{"accept.go", "take", "l.Hops > MaxHops", "l.Hops > MaxHops && !MUTANT"}}},
 	{name: "ended before all have read it", edits: []edit{{"end.go", "finish", "b.settings.Interest && b.unread(seq) == 0", "b.settings.Interest && (MUTANT || b.unread(seq) == 0)"}}},
-	{name: "dropped unread counts as done", edits: []edit{{"end.go", "remove", "unread == 0 && e.state != Dead", "(MUTANT || unread == 0) && e.state != Dead"}}},
+	{name: "dropped unread counts as done", edits: []edit{{"end.go", "remove", "b.unread(seq) == 0 && e.state != Dead", "(MUTANT || b.unread(seq) == 0) && e.state != Dead"}}},
 	{name: "seek remembers what was read", edits: []edit{{"boxes.go", "startAt", "u.floor, u.done = b.next, nil", "u.floor = b.next\nif !MUTANT {\nu.done = nil\n}"}}},
 	{name: "sequence given before room was made", edits: []edit{{"accept.go", "take", "s.makeRoom(b, int64(len(m.Letter)), out)\n\tseq := b.next\n\tb.next++", "if MUTANT {\nb.next++\n}\ns.makeRoom(b, int64(len(m.Letter)), out)\nif MUTANT {\nb.next--\n}\nseq := b.next\nb.next++"}}},
 

@@ -53,7 +53,6 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(AppendSeek(nil, 1, 2, Start{At: StartTime, Ms: 7})):                                            "00000016 07 00 0002 00000001 03 03 0000000000000007",
 		string(AppendSeek(nil, 1, 2, Start{At: StartLast})):                                                   "0000000e 07 00 0002 00000001 03 04",
 		string(AppendUnblock(nil, 1, 2, 3, []byte("k"))):                                                      "00000013 07 00 0002 00000001 04 00000003 016b",
-		string(AppendSeen(nil, 1, 2, []uint64{1})):                                                            "0000000e 07 00 0002 00000001 05 01",
 		string(AppendRedriven(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 06 01",
 		string(AppendArchived(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 07 01",
 		string(AppendLeave(nil, 1)):                                                                           "0000000d 0e 00 0000 00000001 0c",
@@ -200,7 +199,7 @@ func reencodeSub(h head, d *decoder) ([]byte, error) {
 		return AppendSeek(nil, h.box, h.sub, d.start()), nil
 	case subUnblock:
 		return AppendUnblock(nil, h.box, h.sub, d.u32(), d.text(proto.MaxKey)), nil
-	case subSeen, subRedriven, subArchived:
+	case subRedriven, subArchived:
 		return appendSubSeqs(nil, h.box, h.sub, op, d.seqs(nil, MaxSeqs)), nil
 	}
 	return nil, ErrBadRecord
@@ -246,6 +245,7 @@ func TestBadRecords(t *testing.T) {
 		{"type 0", with(ack, 4, 0)},
 		{"type 11", with(ack, 4, 11)},
 		{"an unknown flag", with(ack, 5, 2)},
+		{"a SUB of a number that is reserved", appendSubSeqs(nil, 1, 0, 5, []uint64{1})},
 		{"an ACK for all subscriptions", with(ack, 5, 1)},
 		{"an ACK of nothing", appendAck(nil, 1, 0, nil)},
 		{"an ACK of sequence 0", appendAck(nil, 1, 0, []uint64{0})},

@@ -82,7 +82,7 @@ func TestLeases(t *testing.T) {
 			b.wait(tt.want - time.Millisecond)
 			b.want(x)
 			b.wait(time.Millisecond)
-			if x.Held() != 0 {
+			if x.held != 0 {
 				t.Error("it is held after its lease")
 			}
 			b.want(x) // the backoff
@@ -112,7 +112,7 @@ func TestExtend(t *testing.T) {
 		b.wait(time.Hour - time.Second)
 	}
 	b.wait(2 * time.Hour)
-	if x.Held() != 0 {
+	if x.held != 0 {
 		t.Error("a lease was extended beyond 12 hours")
 	}
 	if code := b.settle(Settlement{Handle: h, Op: Extend, Delay: time.Hour}); code != proto.CodeStale {
@@ -293,8 +293,8 @@ func TestTakeBack(t *testing.T) {
 	given := b.want(x, 1, 2, 3, 5, 4)
 	b.out.Reset()
 	b.s.TakeBack(x, given[2].Handle.N, &b.out)
-	if len(b.out.Records) > 0 || x.Held() != 3 {
-		t.Errorf("%d records, and it has %d", len(b.out.Records), x.Held())
+	if len(b.out.Records) > 0 || x.held != 3 {
+		t.Errorf("%d records, and it has %d", len(b.out.Records), x.held)
 	}
 	again := b.want(x, 4)
 	for _, d := range given[:3] {
@@ -395,7 +395,7 @@ func TestClassesShare(t *testing.T) {
 	x, got := b.attach(1, 0), [fair.Classes]int{}
 	b.s.AddCredit(x, 2000, &b.out)
 	for _, d := range b.deliver(x, 1200) {
-		got[d.Class]++
+		got[b.s.classOf(1, d)]++
 	}
 	for c, want := range [fair.Classes]int{1080, 75, 29, 16} {
 		if d := got[c] - want; d < -3 || d > 3 {
@@ -472,7 +472,7 @@ func TestKeyBatch(t *testing.T) {
 	}
 	b.must(Ack, list[0].Handle)
 	b.must(Nack, list[1].Handle)
-	if x.Held() != 0 {
+	if x.held != 0 {
 		t.Error("what is behind a failure is still held")
 	}
 	if code := b.settle(Settlement{Handle: list[2].Handle, Op: Ack}); code != proto.CodeBusy {

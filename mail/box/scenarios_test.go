@@ -77,7 +77,7 @@ func TestLowIsServedUnderAFlood(t *testing.T) {
 					}
 				}
 				for _, d := range b.deliver(x, tt.step) {
-					got = append(got, d.Class)
+					got = append(got, b.s.classOf(1, d))
 					b.must(Ack, d.Handle)
 				}
 			}

@@ -141,10 +141,10 @@ const (
 	subSet = 1 + iota // with a start if it is new
 	subRemove
 	subSeek
-	subUnblock // a lane
-	subSeen    // dead letters
-	subRedriven
-	subArchived
+	subUnblock  // a lane
+	_           // 5 is reserved
+	subRedriven // dead letters
+	subArchived // dead letters
 )
 
 // AppendNewBox appends a BOX record to dst that makes a box: see [State.NewBox].
@@ -202,11 +202,6 @@ func AppendUnblock(dst []byte, box BoxID, id SubID, origin uint32, key []byte) [
 	start := len(dst)
 	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subUnblock)
 	return finish(appendText(appendU32(dst, origin), key), start)
-}
-
-// AppendSeen appends a SUB record to dst: somebody has seen these dead letters.
-func AppendSeen(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
-	return appendSubSeqs(dst, box, id, subSeen, seqs)
 }
 
 // AppendRedriven appends a SUB record to dst: these dead letters were sent again, as new mails.

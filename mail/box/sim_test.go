@@ -328,7 +328,7 @@ func (s *sim) deliverTo(r *simReader, n int) {
 	for i, d := range got {
 		m := b.mails[d.Handle.Seq]
 		attempts, _ := u.spent(d.Handle.Seq)
-		if d.Handle.Boot != s.m.boot || d.Handle.N != given+uint64(i)+1 || d.Attempt != attempts+1 || d.Class != m.class || d.Older != (d.Handle.Seq < b.first) || d.Until != u.leases[d.Handle.Seq].until {
+		if d.Handle.Boot != s.m.boot || d.Handle.N != given+uint64(i)+1 || d.Attempt != attempts+1 || s.s.classOf(r.box, d) != m.class || d.Older != (d.Handle.Seq < b.first) || d.Until != u.leases[d.Handle.Seq].until {
 			s.failf("delivery %+v of %+v", d, m)
 		}
 		s.handles = append(s.handles, Settlement{Box: r.box, Sub: r.sub, Handle: d.Handle})
@@ -358,8 +358,8 @@ func (s *sim) creditOf(r *simReader) int {
 			held++
 		}
 	}
-	if held != r.x.Held() {
-		s.failf("a session holds %d, want %d", r.x.Held(), held)
+	if held != r.x.held {
+		s.failf("a session holds %d, want %d", r.x.held, held)
 	}
 	return r.credit - held
 }

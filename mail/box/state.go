@@ -196,7 +196,6 @@ type Result struct {
 	ForGood   bool       // a refusal that no retry changes
 	Duplicate bool       // it was here before; with CodeOK
 	Box       BoxID
-	Sub       SubID
 	Seq       uint64       // of the mail; of a duplicate 0 if it is not known
 	ID        proto.MailID // of the mail; of a duplicate that of the first one
 	Detail    string
@@ -212,7 +211,6 @@ type End struct {
 	State  MailState
 	Cause  Cause
 	Reason string
-	Unread int // subscriptions of a topic that had not read it
 }
 
 // An Event is something that a person may want to know.

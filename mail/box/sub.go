@@ -423,6 +423,3 @@ func (s *State) AddCredit(x *Session, n int, out *Output) {
 		x.sub.wake(out)
 	}
 }
-
-// Held returns how many deliveries the session has.
-func (x *Session) Held() int { return x.held }

@@ -109,7 +109,6 @@ func (s *State) Info(id BoxID) (Info, bool) {
 // A SubInfo is what a subscription has.
 type SubInfo struct {
 	Settings SubSettings
-	Floor    uint64 // of a topic: everything before is read
 	Leased   int
 	Retrying int
 	Dead     int
@@ -124,7 +123,7 @@ func (s *State) SubInfo(id BoxID, subID SubID) (SubInfo, bool) {
 	if u == nil {
 		return SubInfo{}, false
 	}
-	i := SubInfo{Settings: u.settings, Floor: u.floor, Retrying: len(u.retries), Dead: len(u.dead), Blocked: len(u.blocked)}
+	i := SubInfo{Settings: u.settings, Retrying: len(u.retries), Dead: len(u.dead), Blocked: len(u.blocked)}
 	for _, x := range u.sessions {
 		i.Leased += x.held
 		i.Readers = append(i.Readers, x.Reader)
@@ -150,8 +149,6 @@ type MailInfo struct {
 	Size     int64 // of the letter
 	Class    int   // as package fair counts them
 	State    MailState
-	Origin   uint32
-	Accepted int64 // Unix milliseconds, to the second
 	Attempts uint8 // spent
 	Abandons uint8
 	Due      int64 // of a mail that is to be retried, Unix milliseconds; 0: not known
@@ -176,7 +173,7 @@ func (s *State) Mails(id BoxID, subID SubID, from uint64) iter.Seq[MailInfo] {
 
 // mailInfo returns what is known of a mail; of one in a spool, u is nil.
 func (u *sub) mailInfo(seq uint64, m *mail) MailInfo {
-	i := MailInfo{Seq: seq, Place: m.place, Length: m.length(), Size: m.bytes(), Class: m.class(), State: Waiting, Origin: m.origin, Accepted: int64(m.accepted) * 1000}
+	i := MailInfo{Seq: seq, Place: m.place, Length: m.length(), Size: m.bytes(), Class: m.class(), State: Waiting}
 	if u == nil {
 		return i
 	}
