@@ -53,6 +53,27 @@ type Ledger interface {
 	Failing
 }
 
+// An Observer is told what becomes of each mail. Boxes are given by name. Its methods must not wait.
+type Observer interface {
+	// Sent is called with the class of a mail of this node that was stored, in its box or in the
+	// spool of one on another node.
+	Sent(c proto.Class)
+	// Waited is called with how long a mail waited in its box until its first delivery.
+	Waited(box string, c proto.Class, d time.Duration)
+	// Handled is called with how long a reader had a mail until it was acknowledged.
+	Handled(box string, d time.Duration)
+	// Retried is called with why a delivery failed or was given back.
+	Retried(box string, why box.Cause)
+}
+
+// unobserved is the Observer of a broker that has none.
+type unobserved struct{}
+
+func (unobserved) Sent(proto.Class)                          {}
+func (unobserved) Waited(string, proto.Class, time.Duration) {}
+func (unobserved) Handled(string, time.Duration)             {}
+func (unobserved) Retried(string, box.Cause)                 {}
+
 // Config configures a broker.
 type Config struct {
 	Boot   uint64       // of this start; higher than that of any start before, also after the disk was put back
@@ -91,15 +112,7 @@ type Config struct {
 	// its senders are told. It must not wait. Nil: it may always come back.
 	Gone func(box string, home proto.PeerID) bool
 
-	// Waited is called with how long a mail waited in its box, which it is given by name, until
-	// its first delivery, and Handled with how long a reader had it until it was acknowledged.
-	// Sent is called with the class of each mail of this node that was stored, in its box or in the
-	// spool of one on another node, and Retried with the cause of each delivery that failed or was
-	// given back. They must not wait. Nil: nobody is told.
-	Waited  func(box string, c proto.Class, d time.Duration)
-	Handled func(box string, d time.Duration)
-	Sent    func(c proto.Class)
-	Retried func(name string, why box.Cause)
+	Observer Observer // is told of each mail; nil: nobody is
 
 	// Fail is called with the name of each failpoint; an error that it returns fails what is
 	// done there. Default: nothing fails.
@@ -190,17 +203,8 @@ func newBroker(log Ledger, cfg Config) *Broker {
 		cfg.Clock = clock.System()
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	if cfg.Waited == nil {
-		cfg.Waited = func(string, proto.Class, time.Duration) {}
-	}
-	if cfg.Handled == nil {
-		cfg.Handled = func(string, time.Duration) {}
-	}
-	if cfg.Sent == nil {
-		cfg.Sent = func(proto.Class) {}
-	}
-	if cfg.Retried == nil {
-		cfg.Retried = func(string, box.Cause) {}
+	if cfg.Observer == nil {
+		cfg.Observer = unobserved{}
 	}
 	if cfg.Fail == nil {
 		cfg.Fail = func(string) error { return nil }

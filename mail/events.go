@@ -188,14 +188,14 @@ func (b *Broker) noteEvent(e box.Event) {
 	}
 	b.note(e.Box, e.Sub, x)
 	if name, _ := b.state.Path(e.Box, 0); e.Kind == box.EventRetry && name != "" {
-		b.cfg.Retried(name, e.Cause)
+		b.cfg.Observer.Retried(name, e.Cause)
 	}
 }
 
 // noteSent tells of a mail of this node, if it was stored.
 func (b *Broker) noteSent(letter []byte, r box.Result) {
 	if r.Code == proto.CodeOK && !r.Duplicate && len(letter) > 1 {
-		b.cfg.Sent(proto.Class(letter[1]))
+		b.cfg.Observer.Sent(proto.Class(letter[1]))
 	}
 }
 

@@ -193,7 +193,7 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 		}
 		buf = out
 		if d.Attempt == 1 && !d.Redelivered && len(m.Letter) > 1 {
-			s.b.cfg.Waited(s.name, proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
+			s.b.cfg.Observer.Waited(s.name, proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
 		}
 		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || d.Older, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
@@ -376,7 +376,7 @@ func (s *Settling) IsDone() bool {
 // handled tells how long a reader had a mail that it acknowledged.
 func (b *Broker) handled(now box.Now, name string, id box.BoxID, sub box.SubID, seq uint64) {
 	if at := b.state.DeliveredAt(id, sub, seq); at > 0 {
-		b.cfg.Handled(name, time.Duration(max(now.Mono-at, 0))*time.Millisecond)
+		b.cfg.Observer.Handled(name, time.Duration(max(now.Mono-at, 0))*time.Millisecond)
 	}
 }
 

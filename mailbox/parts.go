@@ -37,8 +37,7 @@ func (b *Boxes) build(parts Parts) (renamed chan struct{}) {
 		return mail.New(log, mail.Config{
 			Mesh: cfg.Mesh, Sign: cfg.Keys.SignMail, Verify: cfg.Verifier.MailReceipts, Unproven: b.lookup.receipts.unproven,
 			Self: cfg.Self, Boot: cfg.Boot, Clock: cfg.Clock, Logger: cfg.Logger, Bounced: bounces.send, Archive: b.archiver.write,
-			Waited: waits.noteWait, Handled: waits.noteHandling, Sent: waits.noteSent, Retried: waits.noteRetry,
-			Moved: b.places.isHome, Gone: b.places.gone, Fail: cfg.Fail,
+			Observer: waits, Moved: b.places.isHome, Gone: b.places.gone, Fail: cfg.Fail,
 			Known: func(p proto.PeerID) bool { return parts.Book.Recipient(p) != nil },
 			Freed: func(name [32]byte) { parts.Bodies.Drop(proto.ObjectFile(name)) },
 		})

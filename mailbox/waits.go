@@ -103,20 +103,20 @@ func (w *waits) forget(name string) {
 	}
 }
 
-// noteWait notes how long a mail waited.
-func (w *waits) noteWait(name string, c proto.Class, d time.Duration) {
+// Waited implements [mail.Observer].
+func (w *waits) Waited(name string, c proto.Class, d time.Duration) {
 	if x, i := w.of(name), c.Index(); i >= 0 && i < len(x.classes) {
 		x.classes[i].Observe(d.Seconds())
 	}
 }
 
-// noteHandling notes how long a reader had a mail.
-func (w *waits) noteHandling(name string, d time.Duration) { w.of(name).handled.Observe(d.Seconds()) }
+// Handled implements [mail.Observer].
+func (w *waits) Handled(name string, d time.Duration) { w.of(name).handled.Observe(d.Seconds()) }
 
-// noteRetry notes that a mail is delivered again.
-func (w *waits) noteRetry(name string, why box.Cause) {
+// Retried implements [mail.Observer].
+func (w *waits) Retried(name string, why box.Cause) {
 	w.retries.WithLabelValues(w.of(name).label, why.String()).Inc()
 }
 
-// noteSent notes that this node has sent a mail.
-func (w *waits) noteSent(c proto.Class) { w.sent[c.Index()].Inc() }
+// Sent implements [mail.Observer].
+func (w *waits) Sent(c proto.Class) { w.sent[c.Index()].Inc() }
