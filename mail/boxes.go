@@ -130,12 +130,17 @@ func (b *Broker) SetLimits(ctx context.Context, l box.Limits) error {
 // RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told. A
 // spool must be empty.
 func (b *Broker) RemoveBox(ctx context.Context, name string) error {
+	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.AppendRemoveBox(nil, id) })
+}
+
+// endBox ends a box by a record.
+func (b *Broker) endBox(ctx context.Context, name string, record func(box.BoxID) []byte) error {
 	_, err := b.change(ctx, func(box.Now) error {
 		id, ok := b.state.Find(name)
 		if !ok {
 			return fmt.Errorf("%w: %s", box.ErrNotFound, name)
 		}
-		b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, id))
+		b.out.Records = append(b.out.Records, record(id))
 		return nil
 	})
 	return err

@@ -434,15 +434,7 @@ func (b *Broker) Served(ctx context.Context, id [16]byte) (served bool, err erro
 
 // Leave removes a box that is at another home now. No mail of it ends.
 func (b *Broker) Leave(ctx context.Context, name string) error {
-	_, err := b.change(ctx, func(box.Now) error {
-		id, ok := b.state.Find(name)
-		if !ok {
-			return fmt.Errorf("%w: %s", box.ErrNotFound, name)
-		}
-		b.out.Records = append(b.out.Records, box.AppendLeave(nil, id))
-		return nil
-	})
-	return err
+	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.AppendLeave(nil, id) })
 }
 
 // DropCopy removes the copy of a box, if there is one.
