@@ -78,7 +78,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 		answer(now, refused)
 		return
 	}
-	b.queue(box.AppendForward(nil, id, sub, p.handle.Seq, box.AppendMail(nil, &p.mail)), true, false, func(r box.Result, err error) {
+	b.queue(box.EncodeForward(id, sub, p.handle.Seq, box.AppendMail(nil, &p.mail)), true, false, func(r box.Result, err error) {
 		if t != nil {
 			b.stored(t, p.mail.Chain, p.mail.Number, r, err)
 		}

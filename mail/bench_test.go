@@ -70,7 +70,7 @@ func BenchmarkMail(b *testing.B) {
 			var got []Delivery
 			for {
 				var err error
-				if got, err = s.Next(reading, 256, got[:0]); err != nil {
+				if got, _, err = s.NextInto(reading, 256, got[:0], nil); err != nil {
 					return
 				}
 				acks := make([]Settlement, len(got))
@@ -154,7 +154,7 @@ func BenchmarkForward(b *testing.B) {
 	work.Go(func() {
 		defer close(arrivals)
 		for {
-			m, err := lane.Next(sending, 1<<20)
+			m, err := lane.Next(sending)
 			if err != nil {
 				return
 			}

@@ -106,9 +106,9 @@ func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 	}
 	_, err := b.change(ctx, func(box.Now) error {
 		if id, ok := b.state.Find(settings.Name); ok {
-			b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+			b.out.Records = append(b.out.Records, box.EncodeBox(id, &settings))
 		} else {
-			b.out.Records = append(b.out.Records, b.state.AppendNewBox(nil, b.state.NewBox(), &settings))
+			b.out.Records = append(b.out.Records, b.state.EncodeNewBox(b.state.NewBox(), &settings))
 		}
 		return nil
 	})
@@ -120,7 +120,7 @@ func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 func (b *Broker) SetLimits(ctx context.Context, l box.Limits) error {
 	_, err := b.change(ctx, func(box.Now) error {
 		if b.state.Limits() != l {
-			b.out.Records = append(b.out.Records, box.AppendLimits(nil, l))
+			b.out.Records = append(b.out.Records, box.EncodeLimits(l))
 		}
 		return nil
 	})
@@ -130,7 +130,7 @@ func (b *Broker) SetLimits(ctx context.Context, l box.Limits) error {
 // RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told. A
 // spool must be empty.
 func (b *Broker) RemoveBox(ctx context.Context, name string) error {
-	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.AppendRemoveBox(nil, id) })
+	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.EncodeRemoveBox(id) })
 }
 
 // endBox ends a box by a record.
@@ -163,7 +163,7 @@ func (b *Broker) SetSub(ctx context.Context, name string, settings box.SubSettin
 				return &RefusedError{proto.CodeBadForm, name + " is a mailbox: it has no subscriptions"}
 			}
 		}
-		b.out.Records = append(b.out.Records, box.AppendSub(nil, id, sub, &settings, from))
+		b.out.Records = append(b.out.Records, box.EncodeSub(id, sub, &settings, from))
 		return nil
 	})
 	return err
@@ -183,25 +183,25 @@ func (b *Broker) changeSub(ctx context.Context, name, sub string, record func(bo
 
 // RemoveSub removes a subscription of a topic.
 func (b *Broker) RemoveSub(ctx context.Context, name, sub string) error {
-	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendRemoveSub(nil, id, subID) })
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.EncodeRemoveSub(id, subID) })
 }
 
 // Seek moves a subscription of a topic.
 func (b *Broker) Seek(ctx context.Context, name, sub string, to box.Start) error {
-	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendSeek(nil, id, subID, to) })
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.EncodeSeek(id, subID, to) })
 }
 
 // Unblock lets the lane of a key go on that a dead letter blocks. The lane of another node
 // is meant if the box separates them and origin is not zero.
 func (b *Broker) Unblock(ctx context.Context, name, sub string, origin proto.PeerID, key string) error {
 	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte {
-		return box.AppendUnblock(nil, id, subID, b.state.Origin(origin), []byte(key))
+		return box.EncodeUnblock(id, subID, b.state.Origin(origin), []byte(key))
 	})
 }
 
 // Redriven notes that dead letters were sent again, as new mails.
 func (b *Broker) Redriven(ctx context.Context, name, sub string, seqs []uint64) error {
-	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendRedriven(nil, id, subID, seqs) })
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.EncodeRedriven(id, subID, seqs) })
 }
 
 // Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays, and in a

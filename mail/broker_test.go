@@ -141,8 +141,8 @@ func (f *fixture) read(name string, credit int) *Session {
 func (f *fixture) next(s *Session, n int) (got []Delivery, bodies []string) {
 	f.t.Helper()
 	for len(got) < n {
-		var err error
-		if got, err = s.Next(f.t.Context(), n-len(got), got); err != nil {
+		more, err := s.Next(f.t.Context(), n-len(got))
+		if got = append(got, more...); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -192,7 +192,7 @@ func TestMailSurvivesARestart(t *testing.T) {
 	f.next(s, 1)                                         // the ack gave the credit back: c
 	old := got[1]
 	f.restart()
-	if _, err := s.Next(t.Context(), 1, nil); !errors.Is(err, ErrStopped) {
+	if _, err := s.Next(t.Context(), 1); !errors.Is(err, ErrStopped) {
 		t.Errorf("a session of the last start: %v", err)
 	}
 	f.settle("agent:ceo", old, box.Ack, proto.CodeOK)
@@ -334,7 +334,7 @@ func TestManySendersAndReaders(t *testing.T) {
 		s := f.read("agent:ceo", 16)
 		work.Go(func() {
 			for {
-				got, err := s.Next(ctx, 16, nil)
+				got, err := s.Next(ctx, 16)
 				if err != nil {
 					return
 				}
@@ -448,7 +448,7 @@ func TestBoxesAndSubscriptions(t *testing.T) {
 	if err := f.RemoveSub(ctx, "topic:orders", "billing"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := billing.Next(ctx, 1, nil); !errors.Is(err, ErrGone) {
+	if _, err := billing.Next(ctx, 1); !errors.Is(err, ErrGone) {
 		t.Errorf("a removed subscription: %v", err)
 	}
 
@@ -541,7 +541,7 @@ func TestClosedSessionsGiveBack(t *testing.T) {
 			if err := s.Close(t.Context(), broke); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Next(t.Context(), 1, nil); !errors.Is(err, ErrStopped) {
+			if _, err := s.Next(t.Context(), 1); !errors.Is(err, ErrStopped) {
 				t.Errorf("a closed session: %v", err)
 			}
 			if err := s.Close(t.Context(), broke); err != nil {
@@ -603,7 +603,7 @@ func TestLogFails(t *testing.T) {
 	if err := <-ended; !errors.Is(err, store.ErrFailed) {
 		t.Errorf("the broker ended with %v", err)
 	}
-	if _, err := s.Next(t.Context(), 1, nil); !errors.Is(err, ErrStopped) {
+	if _, err := s.Next(t.Context(), 1); !errors.Is(err, ErrStopped) {
 		t.Errorf("next: %v", err)
 	}
 	if _, err := f.Send(t.Context(), []Item{{Box: "agent:ceo", Letter: f.letter("a", nil)}}, false); !errors.Is(err, ErrStopped) {

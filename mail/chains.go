@@ -72,7 +72,7 @@ func (c *Chains) Merge(name string, notes []byte) error {
 func (c *Chains) Rename(from, to string) { c.home.Rename(from, to) }
 
 // Save implements [box.Chains].
-func (c *Chains) Save() []byte { return c.home.Append(nil) }
+func (c *Chains) Save() []byte { return c.home.Encode() }
 
 // Load implements [box.Chains]. The error is chain.ErrNotes.
 func (c *Chains) Load(b []byte) error {

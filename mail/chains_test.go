@@ -67,9 +67,9 @@ func TestChainsOfARemovedBox(t *testing.T) {
 		s := box.New(&c)
 		peer := proto.PeerID{1}
 		for _, rec := range [][]byte{
-			box.AppendBox(nil, 1, &box.BoxSettings{Name: "agent:x", Kind: box.Mailbox, Once: once}), box.AppendPeer(nil, 1, peer),
+			box.EncodeBox(1, &box.BoxSettings{Name: "agent:x", Kind: box.Mailbox, Once: once}), box.EncodePeer(1, peer),
 			box.AppendMail(nil, &box.Mail{Box: 1, At: now.UnixMilli(), Origin: 1, Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 1}, Letter: letter}),
-			box.AppendRemoveBox(nil, 1),
+			box.EncodeRemoveBox(1),
 		} {
 			var out box.Output
 			if err := s.Apply(1, rec, &out); err != nil {

@@ -202,7 +202,7 @@ func (c *crashes) want(texts ...string) {
 func (c *crashes) done() {
 	id, _ := c.h.state.Find("agent:a")
 	for i := range c.h.state.Mails(id, 0, 0) {
-		c.h.Broker.queue(box.AppendSpoolDone(nil, id, []uint64{i.Seq}), false, false, nil) // an ACK, as of a reader
+		c.h.Broker.queue(box.EncodeSpoolDone(id, []uint64{i.Seq}), false, false, nil) // an ACK, as of a reader
 		break
 	}
 	c.h.step()
@@ -509,7 +509,7 @@ func TestLostWakeUps(t *testing.T) {
 		for i := range mails {
 			got := make(chan Delivery, 1)
 			go func() {
-				d, err := s.Next(t.Context(), 1, nil)
+				d, err := s.Next(t.Context(), 1)
 				if err != nil {
 					t.Error(err)
 					close(got)

@@ -129,7 +129,7 @@ func (s *Session) wait(f *fixture) {
 	ctx, stop := context.WithCancel(context.Background())
 	f.t.Cleanup(stop)
 	done := make(chan struct{})
-	go func() { defer close(done); _, _ = s.Next(ctx, 1, nil) }()
+	go func() { defer close(done); _, _ = s.Next(ctx, 1) }()
 	f.t.Cleanup(func() { stop(); <-done })
 }
 

@@ -23,7 +23,7 @@ func Example() {
 	now := box.Now{Wall: 1_700_000_000_000, Mono: 1}
 	s.Start(now, 7, &out)
 	commit(out.Records[0])
-	commit(box.AppendBox(nil, s.NewBox(), &box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox}))
+	commit(box.EncodeBox(s.NewBox(), &box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox}))
 	ceo, _ := s.Find("agent:ceo")
 
 	letter, err := proto.AppendLetter(nil, &proto.Letter{

@@ -155,7 +155,7 @@ func (b *Broker) setHome(ctx context.Context, name string, home proto.PeerID, ge
 		} else if err := b.makeSpace(); err != nil {
 			return err
 		}
-		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+		b.out.Records = append(b.out.Records, box.EncodeBox(id, &settings))
 		return nil
 	})
 	return err
@@ -174,7 +174,7 @@ func (b *Broker) makeSpace() error {
 		}
 	}
 	if empty != nil {
-		b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, empty.id))
+		b.out.Records = append(b.out.Records, box.EncodeRemoveBox(empty.id))
 		return nil
 	}
 	return &RefusedError{proto.CodeFull, fmt.Sprintf("mail waits for %d boxes on other nodes", MaxSpools)}

@@ -47,7 +47,7 @@ func (f *fixture) lane(home proto.PeerID) *Lane {
 
 func (f *fixture) bundle(l *Lane) *proto.Bundle {
 	f.t.Helper()
-	m, err := l.Next(f.t.Context(), 1<<20)
+	m, err := l.Next(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestLanesServeByClass(t *testing.T) {
 	l := o.lane(homeID)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if m, err := l.Next(ctx, 1); !errors.Is(err, context.Canceled) {
+	if m, err := l.next(ctx, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", m, err)
 	}
 	if _, err := o.Forward(t.Context(), append(out, out...), false); err != nil {
@@ -168,7 +168,7 @@ func TestLanesServeByClass(t *testing.T) {
 	}
 	var got []string
 	for range 12 {
-		m, err := l.Next(t.Context(), 1100) // there is space for one
+		m, err := l.next(t.Context(), 1100) // there is space for one
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestLanesServeByClass(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		_, err := l.Next(context.Background(), 1)
+		_, err := l.next(context.Background(), 1)
 		done <- err
 	}()
 	o.stop()

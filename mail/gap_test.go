@@ -161,7 +161,7 @@ func TestChainGoesOnBehindAGap(t *testing.T) {
 			rec    []byte
 			want   int
 		}{
-			{f.replay, box.AppendPeer(nil, 1, peer), 0},
+			{f.replay, box.EncodePeer(1, peer), 0},
 			{f.replay, record(3), 0},
 			{behind, record(3), 1},
 			{behind, record(3), 1},

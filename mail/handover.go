@@ -85,7 +85,7 @@ func (b *Broker) SetHandover(ctx context.Context, name string, h box.Handover) e
 		if err := settings.Check(); err != nil {
 			return err
 		}
-		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+		b.out.Records = append(b.out.Records, box.EncodeBox(id, &settings))
 		return nil
 	})
 	return err
@@ -127,7 +127,7 @@ func (b *Broker) Stand(ctx context.Context, name string, h box.Handover) (settin
 		if why := b.state.Unmovable(id); why != "" {
 			return &RefusedError{proto.CodeBusy, why}
 		}
-		b.out.Records = append(b.out.Records, box.AppendLimits(nil, b.state.Limits()))
+		b.out.Records = append(b.out.Records, box.EncodeLimits(b.state.Limits()))
 		return b.unwritten()
 	})
 	if err == nil {
@@ -176,7 +176,7 @@ func (c *Copying) tail() [][]byte {
 	c.step, c.done = nil, true
 	parts := c.b.state.CopyTail(c.id)
 	for notes := range c.b.chains.home.Parts(c.name) {
-		parts = append(parts, box.AppendChains(nil, notes.Append(nil)))
+		parts = append(parts, box.EncodeChains(notes.Encode()))
 	}
 	return parts
 }
@@ -236,7 +236,7 @@ func (c *Copying) mails(ctx context.Context, mails []box.CopiedMail) (p Piece, e
 		}
 	}
 	if len(kept) > 0 {
-		p.Records = append(p.Records, box.AppendKept(nil, kept))
+		p.Records = append(p.Records, box.EncodeKept(kept))
 	}
 	return p, nil
 }
@@ -283,10 +283,10 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 			return err
 		}
 		if id, ok := b.state.Find(settings.Name); ok {
-			b.out.Records = append(b.out.Records, box.AppendLeave(nil, id))
+			b.out.Records = append(b.out.Records, box.EncodeLeave(id))
 		}
 		b.originOf(h.Peer) // its share of the dedupe keys is charged
-		b.out.Records = append(b.out.Records, box.AppendBox(nil, b.state.NewBox(), &settings))
+		b.out.Records = append(b.out.Records, box.EncodeBox(b.state.NewBox(), &settings))
 		return nil
 	})
 	return err
@@ -419,7 +419,7 @@ func (b *Broker) Serve(ctx context.Context, name string, generation uint64) erro
 		}
 		s, _ := b.state.Settings(id)
 		s.Name, s.Generation, s.Handover.Stage = name, generation, box.Came
-		b.out.Records = append(b.out.Records, b.state.AppendServe(nil, id, &s))
+		b.out.Records = append(b.out.Records, b.state.EncodeServe(id, &s))
 		return nil
 	})
 	return err
@@ -434,7 +434,7 @@ func (b *Broker) Served(ctx context.Context, id [16]byte) (served bool, err erro
 
 // Leave removes a box that is at another home now. No mail of it ends.
 func (b *Broker) Leave(ctx context.Context, name string) error {
-	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.AppendLeave(nil, id) })
+	return b.endBox(ctx, name, func(id box.BoxID) []byte { return box.EncodeLeave(id) })
 }
 
 // DropCopy removes the copy of a box, if there is one.

@@ -80,7 +80,7 @@ func (f *fixture) all(name string) (bodies []string) {
 	s := f.read(name, 100)
 	for {
 		ctx, stop := context.WithTimeout(f.t.Context(), time.Minute)
-		given, err := s.Next(ctx, 100, nil)
+		given, err := s.Next(ctx, 100)
 		stop()
 		if errors.Is(err, context.DeadlineExceeded) {
 			return bodies
@@ -244,8 +244,8 @@ func TestBadPieces(t *testing.T) {
 			"before those before it":   {id, mails, nil},
 			"with an unknown origin":   {id, Piece{Records: mails.Records}, box.ErrBadRecord},
 			"with an origin that is 0": {id, Piece{Records: mails.Records, Origins: []proto.PeerID{{}}}, box.ErrBadRecord},
-			"of other records":         {id, Piece{Records: [][]byte{box.AppendRemoveBox(nil, 0)}}, box.ErrBadRecord},
-			"of another box":           {id, Piece{Records: [][]byte{box.AppendLeave(nil, 1)}}, box.ErrBadRecord},
+			"of other records":         {id, Piece{Records: [][]byte{box.EncodeRemoveBox(0)}}, box.ErrBadRecord},
+			"of another box":           {id, Piece{Records: [][]byte{box.EncodeLeave(1)}}, box.ErrBadRecord},
 			"of no record":             {id, Piece{Records: [][]byte{{1}}}, box.ErrBadRecord},
 		} {
 			err := h.to.AddToCopy(t.Context(), h.name, tt.id, &tt.p)

@@ -38,7 +38,7 @@ func TestInventedOriginsOfACopy(t *testing.T) {
 		}
 		head := box.New(&Chains{})
 		settings := box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox}
-		if err := head.Apply(0, box.AppendBox(nil, 1, &settings), new(box.Output)); err != nil {
+		if err := head.Apply(0, box.EncodeBox(1, &settings), new(box.Output)); err != nil {
 			t.Fatal(err)
 		}
 		p := Piece{Origins: []proto.PeerID{originID, member}}
@@ -115,7 +115,7 @@ func TestPartsOfCopiesAreBounded(t *testing.T) {
 		f := newFixture(t, Config{Self: homeID})
 		notes := new(chain.Home)
 		notes.Take(chain.Chain{Origin: originID, Box: "agent:a", Class: proto.Normal}, chain.Item{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: 1})
-		p := Piece{Records: [][]byte{box.AppendChains(nil, notes.Append(nil)), box.AppendKept(nil, nil)}}
+		p := Piece{Records: [][]byte{box.EncodeChains(notes.Encode()), box.EncodeKept(nil)}}
 		begin := func(name string, home proto.PeerID) {
 			t.Helper()
 			if err := f.beginCopy(name, home); err != nil {

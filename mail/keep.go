@@ -212,7 +212,7 @@ func (b *Broker) told(list []box.Kept) {
 		for len(list) > 0 && list[0].Box == id {
 			seqs, list = append(seqs, list[0].Seq), list[1:]
 		}
-		b.queue(box.AppendTold(nil, id, seqs), false, true, nil)
+		b.queue(box.EncodeTold(id, seqs), false, true, nil)
 	}
 	b.queued.last().done = func(_ box.Result, err error) {
 		t := &b.reports.telling
@@ -307,7 +307,7 @@ func (b *Broker) forgetDead(a box.Archive) {
 	for i, d := range a.Letters {
 		seqs[i] = d.Seq
 	}
-	b.queue(box.AppendArchived(nil, a.Box, a.Sub, seqs), false, false, nil)
+	b.queue(box.EncodeArchived(a.Box, a.Sub, seqs), false, false, nil)
 }
 
 // deadLetters adds the text to dead letters, except those of a box or subscription that was

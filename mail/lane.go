@@ -60,10 +60,15 @@ func (b *Broker) offer(t *target, class proto.Class) {
 }
 
 // Next waits until something may be sent to the home and returns it: mails of one chain, with
-// letters of at most room bytes, or one larger letter. Package fair chooses among the classes,
-// and the boxes of a class take turns. The errors are those of ctx, and those of a broker that
-// has ended: [ErrStopped], [ErrUnknown].
-func (l *Lane) Next(ctx context.Context, room int) (*proto.Bundle, error) {
+// letters of at most [chain.MaxBundleBytes], or one larger letter. Package fair chooses among the
+// classes, and the boxes of a class take turns. The errors are those of ctx, and those of a broker
+// that has ended: [ErrStopped], [ErrUnknown].
+func (l *Lane) Next(ctx context.Context) (*proto.Bundle, error) {
+	return l.next(ctx, chain.MaxBundleBytes)
+}
+
+// next is Next for letters of at most room bytes.
+func (l *Lane) next(ctx context.Context, room int) (*proto.Bundle, error) {
 	whole := context.WithoutCancel(ctx) // a bundle that was taken is returned
 	for {
 		var s *shipment
@@ -246,7 +251,7 @@ func (b *Broker) refused(now box.Now, t *target, list []chain.Refusal) {
 		if first.Detail != "" {
 			e.Reason += ": " + first.Detail
 		}
-		b.queue(box.AppendSpoolEnd(nil, t.id, e, seqs), false, false, nil)
+		b.queue(box.EncodeSpoolEnd(t.id, e, seqs), false, false, nil)
 	}
 }
 
@@ -262,7 +267,7 @@ func (b *Broker) moved(t *target, home proto.PeerID, generation uint64) {
 		return
 	}
 	s.Home, s.Generation = home, generation
-	b.queue(box.AppendBox(nil, t.id, &s), false, false, func(box.Result, error) { b.publish() })
+	b.queue(box.EncodeBox(t.id, &s), false, false, func(box.Result, error) { b.publish() })
 }
 
 // Reset makes all that has no answer ready to be sent again: the connection to the home was

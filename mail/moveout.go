@@ -158,7 +158,7 @@ func (b *Broker) moveOut(f *forwarding, name string, id box.BoxID, seqs []uint64
 		}
 		m.Box = t.id
 		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
-		rec := box.AppendForward(nil, id, 0, seqs[i], box.AppendMail(nil, &m))
+		rec := box.EncodeForward(id, 0, seqs[i], box.AppendMail(nil, &m))
 		b.queue(rec, false, false, func(r box.Result, err error) {
 			b.stored(t, m.Chain, m.Number, r, err)
 			f.answer(i, r, err)

@@ -33,7 +33,7 @@ func (f *fixture) sentOn() (all []string) {
 	l := f.lane(homeID)
 	for {
 		ctx, stop := context.WithTimeout(f.t.Context(), time.Second)
-		m, err := l.Next(ctx, 1<<20)
+		m, err := l.Next(ctx)
 		stop()
 		if errors.Is(err, context.DeadlineExceeded) {
 			return all

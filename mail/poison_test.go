@@ -26,7 +26,7 @@ func TestPoisonDiesAlone(t *testing.T) {
 			for {
 				synctest.Wait() // the session has all that it is given at once
 				ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
-				got, err := s.Next(ctx, credit, nil)
+				got, err := s.Next(ctx, credit)
 				cancel()
 				if err != nil {
 					return
@@ -112,7 +112,7 @@ func TestAPoolOutlivesItsPoison(t *testing.T) {
 			}
 			for i, s := range sessions {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				got, err := s.Next(ctx, 1+i, nil)
+				got, err := s.Next(ctx, 1+i)
 				cancel()
 				if err != nil {
 					continue

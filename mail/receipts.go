@@ -101,10 +101,10 @@ func (t *target) doneRecords(seqs []uint64) (recs [][]byte) {
 		})
 	}
 	for part := range slices.Chunk(done, box.MaxSeqs) {
-		recs = append(recs, box.AppendSpoolDone(nil, t.id, part))
+		recs = append(recs, box.EncodeSpoolDone(t.id, part))
 	}
 	for part := range slices.Chunk(taken, box.MaxReceipts) {
-		recs = append(recs, box.AppendTaken(nil, t.id, part))
+		recs = append(recs, box.EncodeTaken(t.id, part))
 	}
 	return recs
 }

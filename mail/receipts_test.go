@@ -160,7 +160,7 @@ func TestReceiptsWaitForTheMailsBefore(t *testing.T) {
 	l := p.lane(p.home.Peer())
 	var bundles []*proto.Bundle
 	for range 3 {
-		m, err := l.Next(t.Context(), 1)
+		m, err := l.next(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,11 +300,11 @@ func TestReceiptWithoutTheAnswerBefore(t *testing.T) {
 	p := newReceipted(t)
 	d := p.post("a", "b")
 	l := p.lane(p.home.Peer())
-	first, err := l.Next(t.Context(), 1)
+	first, err := l.next(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.Next(t.Context(), 1)
+	second, err := l.next(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,16 +124,15 @@ func (b *Broker) end(x *box.Session, err error) {
 // maxNext bounds the bytes of the records of one call of Next, unless it is a single one.
 const maxNext = 1 << 20
 
-// Next waits for mail and appends at most n deliveries to dst, fewer if they are large. The
-// letters of one call stay valid. One goroutine calls it. The error is that of ctx,
-// ErrStopped or ErrGone.
-func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, error) {
-	dst, _, err := s.NextInto(ctx, n, dst, nil)
-	return dst, err
+// Next waits for mail and returns at most n deliveries, fewer if they are large. The letters of one
+// call stay valid. One goroutine calls it. The error is that of ctx, ErrStopped or ErrGone.
+func (s *Session) Next(ctx context.Context, n int) ([]Delivery, error) {
+	given, _, err := s.NextInto(ctx, n, nil, nil)
+	return given, err
 }
 
-// NextInto is Next with letters that are appended to buf: they are valid until the caller
-// writes to it.
+// NextInto is Next, but appends the deliveries to dst, and their letters to buf: they are valid until
+// the caller writes to it.
 func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
 	for {
 		s.mu.Lock()
@@ -245,7 +244,7 @@ func (b *Broker) Lease(ctx context.Context, r Reading, wait time.Duration) ([]De
 	}
 	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	given, err := s.Next(waiting, r.Credit, nil)
+	given, err := s.Next(waiting, r.Credit)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = nil
 	}

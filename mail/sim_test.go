@@ -101,7 +101,7 @@ func simulate(seed uint64, steps int) *sim {
 			if i == 2 {
 				settings = box.BoxSettings{Name: name, Kind: box.Mailbox, Generation: 1, Mails: 12 + 28*uint32(k/2)}
 			}
-			n.queue(box.AppendBox(nil, box.BoxID(k+1), &settings), false, false, func(box.Result, error) { n.publish() })
+			n.queue(box.EncodeBox(box.BoxID(k+1), &settings), false, false, func(box.Result, error) { n.publish() })
 			n.flush()
 		}
 		n.work()
@@ -407,7 +407,7 @@ func (s *sim) read() {
 	}
 	id, _ := h.state.Find(name)
 	for i := range h.state.Mails(id, 0, 0) {
-		h.Broker.queue(box.AppendSpoolDone(nil, id, []uint64{i.Seq}), false, false, nil) // an ACK, as of a reader
+		h.Broker.queue(box.EncodeSpoolDone(id, []uint64{i.Seq}), false, false, nil) // an ACK, as of a reader
 		if s.one(4) || name == "agent:slow" {
 			break
 		}
@@ -487,7 +487,7 @@ func (n *simNode) checkSpace() {
 	wall := n.s.clock.Clock().Now()
 	for range 4 {
 		for range simSegment { // without news no checkpoint is due
-			n.queue(box.AppendSpoolDone(nil, box.MaxBoxes+1, []uint64{1}), false, false, nil)
+			n.queue(box.EncodeSpoolDone(box.MaxBoxes+1, []uint64{1}), false, false, nil)
 		}
 		n.flush()
 		n.work()

@@ -248,7 +248,7 @@ func TestMovedMailIsAsItWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := lane.Next(ctx, 1<<20)
+		m, err := lane.Next(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func (b *Broker) endUnreadable(now box.Now) {
 	for t := range b.spools.all() {
 		for part := range slices.Chunk(t.unreadable, box.MaxSeqs) {
 			e := box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, At: now.Wall, Reason: "its record on this node is damaged"}
-			b.out.Records = append(b.out.Records, box.AppendSpoolEnd(nil, t.id, e, part))
+			b.out.Records = append(b.out.Records, box.EncodeSpoolEnd(t.id, e, part))
 		}
 		t.unreadable = nil
 	}
@@ -343,7 +343,7 @@ func (b *Broker) endSpooled(t *target, list []chain.Expiry, e box.SpoolEnd, last
 			for _, seq := range seqs {
 				delete(t.proofs, seq)
 			}
-			b.out.Records = append(b.out.Records, box.AppendSpoolEnd(nil, t.id, e, seqs))
+			b.out.Records = append(b.out.Records, box.EncodeSpoolEnd(t.id, e, seqs))
 		}
 		b.propose(func(_ box.Result, err error) {
 			if left -= len(part); left == 0 && last != nil {

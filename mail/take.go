@@ -389,9 +389,9 @@ func (b *Broker) originOf(p proto.PeerID) uint32 {
 		i = max(i, in.last+1)
 	}
 	in.origins[p], in.last = i, i
-	rec := box.AppendPeer(nil, i, p)
+	rec := box.EncodePeer(i, p)
 	if p == b.cfg.Self {
-		rec = box.AppendSelf(nil, i, p)
+		rec = box.EncodeSelf(i, p)
 	}
 	b.queue(rec, false, false, func(box.Result, error) {
 		delete(in.origins, p)

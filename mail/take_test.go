@@ -281,7 +281,7 @@ func TestMailOfABoxThatIsGone(t *testing.T) {
 		t.Fatalf("%v", first)
 	}
 	id, _ := h.state.Find("agent:a")
-	if err := h.state.Apply(1<<40, box.AppendRemoveBox(nil, id), new(box.Output)); err != nil {
+	if err := h.state.Apply(1<<40, box.EncodeRemoveBox(id), new(box.Output)); err != nil {
 		t.Fatal(err)
 	}
 	h.chains.Drop("agent:a") // as of a box whose name never comes back
@@ -336,7 +336,7 @@ func TestTooManySpools(t *testing.T) {
 	kept, now := o.spools.targets[simBoxes[0]].id, time.UnixMilli(1<<40)
 	letter := bundleOf(t, now, 1, 1).GetLetters()
 	for _, rec := range [][]byte{
-		box.AppendMail(nil, &box.Mail{Box: kept, At: now.UnixMilli(), Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 1}, Letter: letter}), box.AppendTaken(nil, kept, []box.Receipt{{Seq: 1}}),
+		box.AppendMail(nil, &box.Mail{Box: kept, At: now.UnixMilli(), Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 1}, Letter: letter}), box.EncodeTaken(kept, []box.Receipt{{Seq: 1}}),
 	} {
 		if err := o.state.Apply(1, rec, &o.out); err != nil {
 			t.Fatal(err)
@@ -352,7 +352,7 @@ func TestTooManySpools(t *testing.T) {
 	}
 	for range 20 { // in any order
 		o.out.Reset()
-		if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || bytes.Equal(o.out.Records[0], box.AppendRemoveBox(nil, kept)) {
+		if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || bytes.Equal(o.out.Records[0], box.EncodeRemoveBox(kept)) {
 			t.Errorf("records %x, %v", o.out.Records, err)
 		}
 	}
@@ -360,7 +360,7 @@ func TestTooManySpools(t *testing.T) {
 		o.spools.origin.Add(name, chain.Mail{})
 	}
 	o.out.Reset()
-	if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || !bytes.Equal(o.out.Records[0], box.AppendRemoveBox(nil, kept)) {
+	if err := o.makeSpace(); err != nil || len(o.out.Records) != 1 || !bytes.Equal(o.out.Records[0], box.EncodeRemoveBox(kept)) {
 		t.Errorf("records %x, %v", o.out.Records, err)
 	}
 	for _, name := range simBoxes {

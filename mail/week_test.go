@@ -234,7 +234,7 @@ func (w *week) comeBack() {
 		}
 	}
 	for w.waiting[name] > 0 {
-		m, err := w.lane.Next(w.t.Context(), 1<<18)
+		m, err := w.lane.Next(w.t.Context())
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -355,7 +355,7 @@ func TestBadAnswers(t *testing.T) {
 		}
 		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		b.must(err)
-		bundle, err := lane.Next(t.Context(), 1<<20)
+		bundle, err := lane.Next(t.Context())
 		b.must(err)
 		last := bundle.GetRuns()[0]
 		waits := func() int {

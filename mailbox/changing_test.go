@@ -18,7 +18,7 @@ func TestNothingIsRemovedDuringAChange(t *testing.T) {
 		var removals atomic.Int32
 		f.hook(func(rec []byte) error {
 			typ, _ := box.TypeOf(rec)
-			if typ == box.TypeBox && len(rec) == len(box.AppendRemoveBox(nil, 1)) || typ == box.TypeSub && len(rec) == len(box.AppendRemoveSub(nil, 1, 1)) {
+			if typ == box.TypeBox && len(rec) == len(box.EncodeRemoveBox(1)) || typ == box.TypeSub && len(rec) == len(box.EncodeRemoveSub(1, 1)) {
 				if removals.Add(1); f.rules.changing.TryLock() {
 					f.rules.changing.Unlock()
 					t.Errorf("settings may change while %v is removed", typ)

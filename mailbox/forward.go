@@ -26,7 +26,7 @@ func (h *handlers) serveForward(_, leasing context.Context, r *runner) error {
 	}
 	defer h.leaveRunner(leasing, reader, p.path(r.sub))
 	for {
-		given, err := reader.Next(leasing, 1, nil)
+		given, err := reader.Next(leasing, 1)
 		for _, d := range given {
 			if err := (work{h: h, r: r, place: p, Delivery: d}).forward(leasing); err != nil {
 				return err

@@ -198,7 +198,7 @@ func (h *handlers) serveSession(runs, leasing context.Context, r *runner) error 
 	defer unready(nil)
 	turns := map[string]*turn{} // the last delivery of each key
 	for leasing.Err() == nil {
-		given, err := reader.Next(leasing, max(r.settings.Concurrency, 1), nil)
+		given, err := reader.Next(leasing, max(r.settings.Concurrency, 1))
 		if err != nil || leasing.Err() != nil {
 			for _, d := range given {
 				work{h: h, r: r, place: p, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})

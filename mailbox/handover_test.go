@@ -492,12 +492,12 @@ func TestHostileParts(t *testing.T) {
 		"in another order":      func(m *proto.BoxPart) { m.Number += m.Number / 2 },
 		"settings of another": func(m *proto.BoxPart) {
 			if len(m.Settings) > 0 {
-				m.Settings = box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:other", Kind: box.Mailbox})
+				m.Settings = box.EncodeBox(0, &box.BoxSettings{Name: "agent:other", Kind: box.Mailbox})
 			}
 		},
 		"settings of a topic": func(m *proto.BoxPart) {
 			if len(m.Settings) > 0 {
-				m.Settings = box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Topic})
+				m.Settings = box.EncodeBox(0, &box.BoxSettings{Name: "agent:desk", Kind: box.Topic})
 			}
 		},
 		"settings that are none": func(m *proto.BoxPart) {
@@ -512,7 +512,7 @@ func TestHostileParts(t *testing.T) {
 		},
 		"records of a ledger": func(m *proto.BoxPart) {
 			for i := range m.Records {
-				m.Records[i] = box.AppendRemoveBox(nil, 1)
+				m.Records[i] = box.EncodeRemoveBox(1)
 			}
 		},
 		"without origins": func(m *proto.BoxPart) { m.Origins = nil },
@@ -547,7 +547,7 @@ func TestHostileParts(t *testing.T) {
 func TestPartsOfAStranger(t *testing.T) {
 	paired(t, func(t *testing.T, p *pair) {
 		p.beta.names.move("agent:desk", p.alpha.gamma)
-		m := &proto.BoxPart{Box: "agent:desk", Handover: make([]byte, 16), Generation: 1, Number: 1, Settings: box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
+		m := &proto.BoxPart{Box: "agent:desk", Handover: make([]byte, 16), Generation: 1, Number: 1, Settings: box.EncodeBox(0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
 		a := p.deliver(t.Context(), p.alpha, p.beta, m)
 		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.copies.refused.Load() != 1 {
 			t.Errorf("%v", a)
@@ -598,7 +598,7 @@ func TestCopyThatBeginsMeanwhile(t *testing.T) {
 	paired(t, func(t *testing.T, p *pair) {
 		p.named("desk", nil)
 		begin := func(id [16]byte) box.Handover {
-			m := &proto.BoxPart{Box: "agent:desk", Handover: id[:], Generation: 1, Number: 1, Settings: box.AppendBox(nil, 0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
+			m := &proto.BoxPart{Box: "agent:desk", Handover: id[:], Generation: 1, Number: 1, Settings: box.EncodeBox(0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
 			if a := p.deliver(t.Context(), p.alpha, p.beta, m); a.GetCode() != proto.CodeOK {
 				t.Fatalf("%v", a)
 			}

@@ -179,7 +179,7 @@ func (t *handovers) copyTo(ctx context.Context, k *mail.Broker, p place, h box.H
 	}
 	settings.Handover = box.Handover{}
 	first := t.part(p.name, h)
-	first.Number, first.Settings = 1, box.AppendBox(nil, 0, &settings)
+	first.Number, first.Settings = 1, box.EncodeBox(0, &settings)
 	if _, err := t.ask(ctx, h.Peer, first, x); err != nil {
 		return 0, err
 	}

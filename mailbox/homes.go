@@ -13,7 +13,6 @@ import (
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
-	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -256,7 +255,7 @@ func (h *homes) serveSelf(ctx context.Context, k *mail.Broker) error {
 
 // sendSelf takes the next bundle of serveSelf.
 func (h *homes) sendSelf(ctx context.Context, k *mail.Broker, lane *mail.Lane) error {
-	m, err := lane.Next(ctx, chain.MaxBundleBytes)
+	m, err := lane.Next(ctx)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
-	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 )
@@ -58,7 +57,7 @@ func (s *lanes) send(ctx context.Context, l *transport.Link) error {
 	streams.Go(func() { s.watchAnswers(ctx, lane, &newest) })
 	var last *transport.MailStream
 	for {
-		bundle, err := lane.Next(ctx, chain.MaxBundleBytes)
+		bundle, err := lane.Next(ctx)
 		if err != nil {
 			return ignoreStop(ctx, err)
 		}

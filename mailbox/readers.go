@@ -360,7 +360,7 @@ var errUnallowed = errors.New("mailbox: the peer may not read the box any more")
 // serveOne sends what is leased to a session, until it ends or the link does.
 func (v *readerServer) serveOne(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
 	for {
-		given, err := x.session.Next(waiting, proto.MaxBundle, nil)
+		given, err := x.session.Next(waiting, proto.MaxBundle)
 		if err == nil {
 			err = v.deliver(ctx, waiting, l, r, x, given)
 		}
@@ -413,7 +413,7 @@ func (v *readerServer) leave(ctx context.Context, l *transport.Link, r *remoteRe
 	ended, end := context.WithCancel(ctx)
 	end()
 	_ = x.session.AddCredit(ctx, 0) // what was there before is leased when it returns
-	if given, _ := x.session.Next(ended, proto.MaxBundle, nil); len(given) > 0 {
+	if given, _ := x.session.Next(ended, proto.MaxBundle); len(given) > 0 {
 		_ = v.deliver(ctx, ended, l, r, x, given) // what is lost lapses
 	}
 	_ = x.session.Leave(ctx)

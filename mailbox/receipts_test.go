@@ -77,7 +77,7 @@ func TestReceiptOfALocalMail(t *testing.T) {
 // homeOf answers the next bundle for beta as a home with these keys would.
 func (f *fixture) homeOf(lane *mail.Lane, beta *identity.Keys) {
 	f.t.Helper()
-	m, err := lane.Next(f.t.Context(), 1<<20)
+	m, err := lane.Next(f.t.Context())
 	f.must(err)
 	k, l := m.GetRuns()[0], m.GetLetters()
 	a := &proto.Bundled{Number: m.GetNumber(), Boot: k.GetBoot(), UpToNumber: k.GetFirst(), Time: time.Now().UnixMilli()}

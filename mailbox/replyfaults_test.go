@@ -83,7 +83,7 @@ func TestReplyBoxThatCannotBeRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		var removals atomic.Int32
 		f.hook(func(rec []byte) error {
-			if typ, _ := box.TypeOf(rec); typ == box.TypeBox && len(rec) == len(box.AppendRemoveBox(nil, 1)) && removals.Add(1) == 10 {
+			if typ, _ := box.TypeOf(rec); typ == box.TypeBox && len(rec) == len(box.EncodeRemoveBox(1)) && removals.Add(1) == 10 {
 				return store.ErrFull
 			}
 			return nil

@@ -205,7 +205,7 @@ func (q *requests) take(ctx, waiting context.Context, k *mail.Broker, p place) (
 	if err := k.View(ctx, func(*box.State) {}); err != nil {          // what waits was delivered before
 		return d, err
 	}
-	given, err := s.Next(waiting, 1, nil)
+	given, err := s.Next(waiting, 1)
 	if err != nil || len(given) == 0 { // none: it ended, or was lost with its segment, while it was read
 		return d, err
 	}

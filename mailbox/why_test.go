@@ -200,7 +200,7 @@ func TestWhyOutgoing(t *testing.T) {
 		}
 		lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
 		f.must(err)
-		bundle, err := lane.Next(t.Context(), 1<<20)
+		bundle, err := lane.Next(t.Context())
 		f.must(err)
 		f.must(lane.Answer(t.Context(), &proto.Bundled{Number: bundle.GetNumber(), Code: proto.CodeFull, Detail: "the box is full"}))
 		b = f.why(sent.ID, "PENDING", wire.NoteMailRefused)
@@ -209,7 +209,7 @@ func TestWhyOutgoing(t *testing.T) {
 		}
 		f.whyBox("agent:desk@beta", "ELSEWHERE", wire.NoteMailRefused)
 		time.Sleep(time.Minute)
-		bundle, err = lane.Next(t.Context(), 1<<20)
+		bundle, err = lane.Next(t.Context())
 		f.must(err)
 		f.must(lane.Answer(t.Context(), &proto.Bundled{Number: bundle.GetNumber(), Boot: f.boot, UpToNumber: 1}))
 		synctest.Wait()
@@ -217,7 +217,7 @@ func TestWhyOutgoing(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		refused := f.mail("agent:desk@beta", "denied", nil)
-		bundle, err = lane.Next(t.Context(), 1<<20)
+		bundle, err = lane.Next(t.Context())
 		f.must(err)
 		f.must(lane.Answer(t.Context(), &proto.Bundled{
 			Number: bundle.GetNumber(), Boot: f.boot, UpToNumber: 2, Skipped: []*proto.Skipped{{Boot: f.boot, Number: 2, Code: proto.CodeDenied, Detail: "not allowed"}},

@@ -102,7 +102,7 @@ func newBench(t testing.TB) *bench {
 	b := &bench{TB: t, s: New(chainNotes{}), now: Now{Wall: start, Mono: 1000}}
 	b.s.Start(b.now, 1, &b.out)
 	b.commit()
-	b.apply(AppendBox(nil, b.s.NewBox(), &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
+	b.apply(EncodeBox(b.s.NewBox(), &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
 	return b
 }
 

@@ -140,7 +140,7 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 	case subUnblock:
 		origin, key = d.u32(), d.text(proto.MaxKey)
 	case subRedriven, subArchived:
-		seqs = d.seqs(nil, MaxSeqs)
+		seqs = d.seqs(nil)
 	default:
 		d.check(op == subRemove)
 	}

@@ -81,13 +81,13 @@ func (d *decoder) flag() bool {
 	return v == 1
 }
 
-// seqs reads at most limit ascending sequences until the end, and appends them to seqs,
-// which is empty.
-func (d *decoder) seqs(seqs []uint64, limit int) []uint64 {
+// seqs reads at most MaxSeqs ascending sequences until the end, and appends them to seqs, which is
+// empty.
+func (d *decoder) seqs(seqs []uint64) []uint64 {
 	last := uint64(0)
 	for len(d.b) > 0 {
 		v := d.uvarint(1<<63 - 1)
-		d.check(len(seqs) < limit && v > 0 && last+v < 1<<63)
+		d.check(len(seqs) < MaxSeqs && v > 0 && last+v < 1<<63)
 		if d.failed {
 			return nil
 		}

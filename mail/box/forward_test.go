@@ -12,7 +12,7 @@ import (
 // forwardBench returns a bench whose box 1 has a leased mail, and box 2.
 func forwardBench(t *testing.T) (b *bench, x *Session, h Handle) {
 	b = newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "agent:next", Kind: Mailbox}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "agent:next", Kind: Mailbox}))
 	b.mustSend(note{key: "k"})
 	b.mustSend(note{key: "k"})
 	x = b.attach(1, 0)
@@ -22,7 +22,7 @@ func forwardBench(t *testing.T) (b *bench, x *Session, h Handle) {
 func (b *bench) forward(h Handle, n note) Result {
 	b.Helper()
 	n.box = or(n.box, 2)
-	return b.apply(AppendForward(nil, 1, 0, h.Seq, b.record(n)))
+	return b.apply(EncodeForward(1, 0, h.Seq, b.record(n)))
 }
 
 // in returns how many mails wait in a box.
@@ -57,9 +57,9 @@ func TestForward(t *testing.T) {
 		{"acknowledged before", func(b *bench, h *Handle) { b.must(Ack, *h) }, proto.CodeOK, proto.CodeStale, 1, 0},
 		{"dead", func(b *bench, h *Handle) { b.must(Final, *h) }, proto.CodeStale, proto.CodeStale, 1, 0},
 		{"never given", func(_ *bench, h *Handle) { h.N++ }, proto.CodeBadForm, proto.CodeOK, 1, 1},
-		{"the next box is gone", func(b *bench, _ *Handle) { b.apply(AppendRemoveBox(nil, 2)) }, proto.CodeOK, proto.CodeNoHandler, 2, 0},
+		{"the next box is gone", func(b *bench, _ *Handle) { b.apply(EncodeRemoveBox(2)) }, proto.CodeOK, proto.CodeNoHandler, 2, 0},
 		{"the next box takes nothing", func(b *bench, _ *Handle) {
-			b.apply(AppendBox(nil, 2, &BoxSettings{Name: "agent:next", Kind: Mailbox, Draining: true}))
+			b.apply(EncodeBox(2, &BoxSettings{Name: "agent:next", Kind: Mailbox, Draining: true}))
 		}, proto.CodeOK, proto.CodeDraining, 2, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -201,12 +201,12 @@ func TestStderrOfDeadLetters(t *testing.T) {
 		t.Errorf("%d bytes, although there is no memory", len(d.Reason))
 	}
 	b.s.details = len(want)
-	b.apply(AppendArchived(nil, 1, 0, []uint64{1}))
+	b.apply(EncodeArchived(1, 0, []uint64{1}))
 	if b.s.details != 0 {
 		t.Errorf("%d bytes of nothing", b.s.details)
 	}
 	kill()
-	b.apply(AppendRemoveBox(nil, 1))
+	b.apply(EncodeRemoveBox(1))
 	if b.s.details != 0 {
 		t.Errorf("%d bytes of a box that is gone", b.s.details)
 	}
@@ -215,14 +215,14 @@ func TestStderrOfDeadLetters(t *testing.T) {
 // Without a subscription, a mail of a topic ends for all, with what came of it, or neither does.
 func TestForwardForAll(t *testing.T) {
 	b, _, _ := forwardBench(t)
-	b.apply(AppendBox(nil, 3, &BoxSettings{Name: "topic:news", Kind: Topic}))
-	b.apply(AppendSub(nil, 3, 1, &SubSettings{Name: "a"}, Start{}))
-	b.apply(AppendSub(nil, 3, 2, &SubSettings{Name: "b"}, Start{}))
+	b.apply(EncodeBox(3, &BoxSettings{Name: "topic:news", Kind: Topic}))
+	b.apply(EncodeSub(3, 1, &SubSettings{Name: "a"}, Start{}))
+	b.apply(EncodeSub(3, 2, &SubSettings{Name: "b"}, Start{}))
 	for range 2 {
 		b.mustSend(note{box: 3})
 	}
 	forward := func(seq uint64, to BoxID) Result {
-		return b.apply(AppendForward(nil, 3, 0, seq, b.record(note{box: to})))
+		return b.apply(EncodeForward(3, 0, seq, b.record(note{box: to})))
 	}
 	if r := forward(1, 9); r.Code != proto.CodeNoHandler || b.in(3) != 2 {
 		t.Errorf("into no box: %+v, %d mails", r, b.in(3))

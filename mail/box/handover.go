@@ -118,8 +118,8 @@ type part struct {
 	box      BoxSettings
 }
 
-// appendPart appends a PART record to dst.
-func appendPart(dst []byte, id BoxID, sub SubID, p *part) []byte {
+// encodePart returns a PART record.
+func encodePart(id BoxID, sub SubID, p *part) []byte {
 	c := saver{b: append(appendHead(nil, head{typ: TypePart, sub: sub, box: id}), byte(p.op))}
 	switch p.op {
 	case partCounts:
@@ -160,10 +160,10 @@ func appendPart(dst []byte, id BoxID, sub SubID, p *part) []byte {
 		c.u64(p.given)
 		c.b = p.box.append(c.b)
 	}
-	return append(dst, finish(c.b, 0)...)
+	return finish(c.b, 0)
 }
 
-// part reads what appendPart has written behind the head.
+// part reads what encodePart has written behind the head.
 func (d *decoder) part() *part {
 	p := &part{op: partOp(d.u8())}
 	switch p.op {
@@ -506,7 +506,7 @@ func (s *State) CopyMails(id BoxID, from Cursor, n int, size int64) (mails []Cop
 // CopyHead returns the parts of a box that come before its mails, for box 0.
 func (s *State) CopyHead(id BoxID) (parts [][]byte) {
 	b := s.boxes[id]
-	add := func(sub SubID, p *part) { parts = append(parts, appendPart(nil, 0, sub, p)) }
+	add := func(sub SubID, p *part) { parts = append(parts, encodePart(0, sub, p)) }
 	add(0, &part{op: partCounts, next: b.next, nextSub: b.nextSub, ended: b.ended, accepted: b.accepted})
 	for _, u := range b.subs {
 		add(u.id, &part{op: partSub, settings: u.settings, floor: u.floor, known: u.known})
@@ -526,7 +526,7 @@ func (s *State) CopyHead(id BoxID) (parts [][]byte) {
 // CopyTail returns the parts of a box that come behind its mails, for box 0.
 func (s *State) CopyTail(id BoxID) (parts [][]byte) {
 	b := s.boxes[id]
-	add := func(sub SubID, p *part) { parts = append(parts, appendPart(nil, 0, sub, p)) }
+	add := func(sub SubID, p *part) { parts = append(parts, encodePart(0, sub, p)) }
 	var past []uint64
 	for _, u := range b.subs {
 		for _, seq := range slices.Sorted(maps.Keys(u.retries)) {
@@ -546,18 +546,18 @@ func (s *State) CopyTail(id BoxID) (parts [][]byte) {
 	return parts
 }
 
-// AppendKept appends a PART record to dst for box 0: these mails of a copy are done and kept.
-func AppendKept(dst []byte, mails []CopiedMail) []byte {
+// EncodeKept returns a PART record for box 0: these mails of a copy are done and kept.
+func EncodeKept(mails []CopiedMail) []byte {
 	p := &part{op: partKept}
 	for _, m := range mails {
 		p.seqs, p.done = append(p.seqs, m.Seq), append(p.done, m.Done)
 	}
-	return appendPart(dst, 0, 0, p)
+	return encodePart(0, 0, p)
 }
 
-// AppendChains appends a PART record to dst for box 0: numbers of chains.
-func AppendChains(dst, notes []byte) []byte {
-	return appendPart(dst, 0, 0, &part{op: partChains, notes: notes})
+// EncodeChains returns a PART record for box 0: numbers of chains.
+func EncodeChains(notes []byte) []byte {
+	return encodePart(0, 0, &part{op: partChains, notes: notes})
 }
 
 // PartSize returns about how many bytes of memory what a PART record has takes; 0: it is another one.
@@ -571,13 +571,13 @@ func PartSize(rec []byte) int64 {
 	return int64(len(rec))
 }
 
-// AppendServe appends a PART record to dst: a copy that is whole is served, with settings.
-func (s *State) AppendServe(dst []byte, id BoxID, settings *BoxSettings) []byte {
-	return appendPart(dst, id, 0, &part{op: partServe, given: s.given, box: *settings})
+// EncodeServe returns a PART record: a copy that is whole is served, with settings.
+func (s *State) EncodeServe(id BoxID, settings *BoxSettings) []byte {
+	return encodePart(id, 0, &part{op: partServe, given: s.given, box: *settings})
 }
 
-// AppendLeave appends a PART record to dst: a box that is still, or a copy, is gone from here.
-func AppendLeave(dst []byte, id BoxID) []byte { return appendPart(dst, id, 0, &part{op: partLeave}) }
+// EncodeLeave returns a PART record: a box that is still, or a copy, is gone from here.
+func EncodeLeave(id BoxID) []byte { return encodePart(id, 0, &part{op: partLeave}) }
 
 // ForCopy returns a record that comes from the old home of a box as one for its copy. The error
 // wraps [ErrBadRecord] if it cannot be a part of one. Origin returns the index here of one there, 0 for

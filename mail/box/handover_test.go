@@ -31,7 +31,7 @@ func (b *bench) moving(id BoxID, stage Stage, p proto.PeerID) BoxSettings {
 func (b *bench) stage(id BoxID, stage Stage) {
 	b.Helper()
 	s := b.moving(id, stage, newHome)
-	if r := b.apply(AppendBox(nil, id, &s)); r.Code != proto.CodeOK {
+	if r := b.apply(EncodeBox(id, &s)); r.Code != proto.CodeOK {
 		b.Fatalf("stage %d: %+v", stage, r)
 	}
 }
@@ -57,7 +57,7 @@ func (b *bench) parts(id BoxID) (all [][]byte) {
 			}
 		}
 		if len(kept) > 0 {
-			all = append(all, AppendKept(nil, kept))
+			all = append(all, EncodeKept(kept))
 		}
 	}
 	return append(all, b.s.CopyTail(id)...)
@@ -69,7 +69,7 @@ func (b *bench) copyOf(src *bench, id BoxID) BoxID {
 	s := src.moving(id, Copying, oldHome)
 	s.Name = CopyPrefix + s.Name
 	at := b.s.NewBox()
-	if r := b.apply(AppendBox(nil, at, &s)); r.Code != proto.CodeOK {
+	if r := b.apply(EncodeBox(at, &s)); r.Code != proto.CodeOK {
 		b.Fatalf("%+v", r)
 	}
 	return at
@@ -85,7 +85,7 @@ func (b *bench) take(src *bench, id BoxID, parts [][]byte) {
 				p, _ = src.s.Peer(i - 1)
 			}
 			if b.s.Origin(p) == 0 {
-				b.apply(AppendPeer(nil, b.s.NewOrigin(), p))
+				b.apply(EncodePeer(b.s.NewOrigin(), p))
 			}
 			return b.s.Origin(p), nil
 		})
@@ -102,10 +102,10 @@ func (b *bench) take(src *bench, id BoxID, parts [][]byte) {
 func (b *bench) serve(id BoxID) Result {
 	b.Helper()
 	whole := b.moving(id, Whole, oldHome)
-	b.apply(AppendBox(nil, id, &whole))
+	b.apply(EncodeBox(id, &whole))
 	whole.Handover.Stage, whole.Generation = Came, 2
 	whole.Name = strings.TrimPrefix(whole.Name, CopyPrefix)
-	return b.apply(b.s.AppendServe(nil, id, &whole))
+	return b.apply(b.s.EncodeServe(id, &whole))
 }
 
 // sameParts reports whether two boxes have the same, but for the places of their mails.
@@ -135,7 +135,7 @@ func sameParts(t *testing.T, x, y [][]byte) {
 		}
 		p, q := d.part(), dy.part()
 		p.dead.Place, p.dead.Length, q.dead.Place, q.dead.Length = 0, localSize+int(p.dead.Size), 0, localSize+int(q.dead.Size)
-		if !bytes.Equal(appendPart(nil, 0, h.sub, p), appendPart(nil, 0, h.sub, q)) {
+		if !bytes.Equal(encodePart(0, h.sub, p), encodePart(0, h.sub, q)) {
 			t.Errorf("part %d: %+v, want %+v", i, q, p)
 		}
 	}
@@ -144,9 +144,9 @@ func sameParts(t *testing.T, x, y [][]byte) {
 // fill makes boxes in which there is something of all, and returns them.
 func (b *bench) fill() (boxes []BoxID) {
 	b.Helper()
-	b.apply(AppendPeer(nil, 1, proto.PeerID{31: 7}))
-	b.apply(AppendPeer(nil, 2, newHome))
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour, JSON: true}))
+	b.apply(EncodePeer(1, proto.PeerID{31: 7}))
+	b.apply(EncodePeer(2, newHome))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour, JSON: true}))
 	for i := range 20 {
 		n := note{key: string(rune('a' + i%4)), body: "1", origin: uint32(i % 3), after: time.Duration(i%2) * time.Minute}
 		if n.origin > 0 {
@@ -157,7 +157,7 @@ func (b *bench) fill() (boxes []BoxID) {
 	b.send(note{body: "no JSON", object: 0}) // a dead letter at once
 	b.mustSend(note{object: 9})
 	block := SubSettings{Block: true, Attempts: 1}
-	b.apply(AppendSub(nil, 1, 0, &block, Start{}))
+	b.apply(EncodeSub(1, 0, &block, Start{}))
 	x := b.attach(1, 0)
 	given := b.deliver(x, 100)
 	for i, d := range given {
@@ -165,7 +165,7 @@ func (b *bench) fill() (boxes []BoxID) {
 		b.settle(Settlement{Handle: d.Handle, Op: op, Delay: time.Second, Reason: "no"})
 	}
 	topic := b.s.NewBox()
-	b.apply(AppendBox(nil, topic, &BoxSettings{Name: "topic:news", Kind: Topic}))
+	b.apply(EncodeBox(topic, &BoxSettings{Name: "topic:news", Kind: Topic}))
 	for i, s := range []SubSettings{{Name: "all"}, {Name: "eu", Filter: "eu.>"}, {Name: "late"}} {
 		from := Start{}
 		if i == 2 {
@@ -174,10 +174,10 @@ func (b *bench) fill() (boxes []BoxID) {
 			}
 			from.At = StartLast
 		}
-		b.apply(AppendSub(nil, topic, SubID(i+1), &s, from))
+		b.apply(EncodeSub(topic, SubID(i+1), &s, from))
 	}
-	b.apply(AppendRemoveSub(nil, topic, 2))
-	b.apply(AppendSub(nil, topic, 4, &SubSettings{Name: "more", Filter: "eu.>"}, Start{At: StartFirst}))
+	b.apply(EncodeRemoveSub(topic, 2))
+	b.apply(EncodeSub(topic, 4, &SubSettings{Name: "more", Filter: "eu.>"}, Start{At: StartFirst}))
 	for _, sub := range []SubID{1, 4} {
 		for i, d := range b.deliver(b.attach(topic, sub), 15) {
 			b.settle(Settlement{Box: topic, Sub: sub, Handle: d.Handle, Op: []Op{Ack, Nack, Final, Ack}[i%4]})
@@ -194,8 +194,8 @@ func TestCopyOfABox(t *testing.T) {
 	src := newBench(t)
 	boxes := src.fill()
 	dst := newBench(t)
-	dst.apply(AppendRemoveBox(nil, 1))
-	dst.apply(AppendPeer(nil, 1, proto.PeerID{31: 55}))
+	dst.apply(EncodeRemoveBox(1))
+	dst.apply(EncodePeer(1, proto.PeerID{31: 55}))
 	for _, id := range boxes {
 		src.stage(id, Still)
 		parts := src.parts(id)
@@ -222,7 +222,7 @@ func TestCopyOfABox(t *testing.T) {
 				}
 			}
 		}))
-		src.apply(AppendLeave(nil, id))
+		src.apply(EncodeLeave(id))
 		if _, there := src.s.Find(x.Settings.Name); there || len(src.out.Ends)+len(src.out.Bounces) > 0 || len(src.out.Objects) != objects {
 			t.Errorf("after it has gone: there %v, %+v", there, src.out)
 		}
@@ -239,7 +239,7 @@ func TestCopyOfABox(t *testing.T) {
 // the attempts count on; a lease of the old home is none there.
 func TestReadersAfterAMove(t *testing.T) {
 	src, dst := newBench(t), newBench(t)
-	dst.apply(AppendRemoveBox(nil, 1))
+	dst.apply(EncodeRemoveBox(1))
 	for _, dedupe := range []string{"", "", "inv-1"} {
 		src.mustSend(note{key: "k", dedupe: dedupe})
 	}
@@ -299,10 +299,10 @@ func TestMoveThatIsGivenUp(t *testing.T) {
 	b.stage(1, Still)
 	same := b.moving(1, Still, newHome)
 	for name, rec := range map[string][]byte{
-		"settings":       AppendBox(nil, 1, &same),
-		"a subscription": AppendSub(nil, 1, 0, &SubSettings{Paused: true}, Start{}),
-		"its removal":    AppendRemoveBox(nil, 1),
-		"a dead letter":  AppendRedriven(nil, 1, 0, []uint64{1}),
+		"settings":       EncodeBox(1, &same),
+		"a subscription": EncodeSub(1, 0, &SubSettings{Paused: true}, Start{}),
+		"its removal":    EncodeRemoveBox(1),
+		"a dead letter":  EncodeRedriven(1, 0, []uint64{1}),
 	} {
 		if r := b.apply(rec); r.Code != proto.CodeBusy {
 			t.Errorf("%s: %+v", name, r)
@@ -314,7 +314,7 @@ func TestMoveThatIsGivenUp(t *testing.T) {
 	}
 	again := b.moving(1, Still, newHome)
 	again.Handover = Handover{}
-	b.apply(AppendBox(nil, 1, &again))
+	b.apply(EncodeBox(1, &again))
 	if len(b.out.Ready) != 1 {
 		t.Errorf("%d sessions are woken", len(b.out.Ready))
 	}
@@ -349,19 +349,19 @@ func TestBadParts(t *testing.T) {
 		if name == "fewer sequences than there are" {
 			dst.take(src, at, head)
 		}
-		if r := dst.apply(appendPart(nil, at, 0, &p)); r.Code == proto.CodeOK {
+		if r := dst.apply(encodePart(at, 0, &p)); r.Code == proto.CodeOK {
 			t.Errorf("%s: %+v", name, r)
 		}
 		if p.op < partServe {
-			if r := dst.apply(appendPart(nil, 1, 0, &p)); r.Code != proto.CodeBusy {
+			if r := dst.apply(encodePart(1, 0, &p)); r.Code != proto.CodeBusy {
 				t.Errorf("%s, in a box that is no copy: %+v", name, r)
 			}
 		}
 	}
 	for name, rec := range map[string][]byte{
-		"of another box":   appendPart(nil, 3, 0, &part{op: partCounts, next: 1, nextSub: 1}),
-		"that removes it":  AppendLeave(nil, 0),
-		"that serves it":   New(nil).AppendServe(nil, 0, &BoxSettings{Name: "x", Kind: Mailbox}),
+		"of another box":   encodePart(3, 0, &part{op: partCounts, next: 1, nextSub: 1}),
+		"that removes it":  EncodeLeave(0),
+		"that serves it":   New(nil).EncodeServe(0, &BoxSettings{Name: "x", Kind: Mailbox}),
 		"that is an ack":   appendAck(nil, 0, 0, []uint64{1}),
 		"that is a mail":   AppendMail(nil, &Mail{Letter: make([]byte, 60)}),
 		"without its end":  mail[:len(mail)-1],
@@ -388,7 +388,7 @@ func TestMixedPartsAreHarmless(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		dst := newBench(t)
-		dst.apply(AppendRemoveBox(nil, 1))
+		dst.apply(EncodeRemoveBox(1))
 		id := boxes[seed%2]
 		if seed < 2 {
 			src.stage(id, Still)
@@ -412,7 +412,7 @@ func TestMixedPartsAreHarmless(t *testing.T) {
 		if _, err := Load(bytes.NewReader(save(t, dst.s)), chainNotes{}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		dst.apply(AppendLeave(nil, at))
+		dst.apply(EncodeLeave(at))
 		if dst.s.bytes != 0 || dst.s.kept != 0 || dst.s.details != 0 {
 			t.Fatalf("seed %d: %d bytes are left, %d kept, %d of details", seed, dst.s.bytes, dst.s.kept, dst.s.details)
 		}
@@ -445,7 +445,7 @@ func FuzzForCopy(f *testing.F) {
 // if the first waits for longer than the key is known: the newer one has it at the new home, too.
 func TestMailThatACopyMayHave(t *testing.T) {
 	src, dst := newBench(t), newBench(t)
-	dst.apply(AppendRemoveBox(nil, 1))
+	dst.apply(EncodeRemoveBox(1))
 	src.mustSend(note{dedupe: "k", body: "old", subject: "eu.a", ttl: 80 * time.Hour})
 	for range 40 {
 		src.wait(time.Hour)

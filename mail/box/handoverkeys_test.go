@@ -24,8 +24,8 @@ func keyed(t *testing.T, n int) *bench {
 // if several boxes come from that home. Those of a copy that is dropped are free again.
 func TestKeysOfACopyLeaveSpaceForOthers(t *testing.T) {
 	src, dst := keyed(t, 30), newBench(t)
-	dst.apply(AppendLimits(nil, Limits{Keys: 20}))
-	dst.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	dst.apply(EncodeLimits(Limits{Keys: 20}))
+	dst.apply(EncodePeer(1, proto.PeerID{1}))
 	dst.mustSend(note{dedupe: "own"})
 	for range 3 {
 		at := dst.copyOf(src, 1)
@@ -36,7 +36,7 @@ func TestKeysOfACopyLeaveSpaceForOthers(t *testing.T) {
 		s := dst.moving(at, Copying, oldHome)
 		s.Name += "-more"
 		more := dst.s.NewBox()
-		dst.apply(AppendBox(nil, more, &s))
+		dst.apply(EncodeBox(more, &s))
 		before := dst.s.dedupe.len()
 		dst.take(src, more, src.parts(1))
 		if n := dst.s.dedupe.len(); n != before {
@@ -46,8 +46,8 @@ func TestKeysOfACopyLeaveSpaceForOthers(t *testing.T) {
 		if err != nil || back.dedupe.held[back.Origin(oldHome)] != dst.s.dedupe.held[dst.s.Origin(oldHome)] {
 			t.Errorf("another share after a checkpoint: %v", err)
 		}
-		dst.apply(AppendLeave(nil, at))
-		dst.apply(AppendLeave(nil, more))
+		dst.apply(EncodeLeave(at))
+		dst.apply(EncodeLeave(more))
 		if n := dst.s.dedupe.len(); n != 1 || len(dst.s.dedupe.held) != 1 {
 			t.Fatalf("%d keys are in use without the copies, shares %v", n, dst.s.dedupe.held)
 		}
@@ -78,8 +78,8 @@ func TestOldKeysDoNotCome(t *testing.T) {
 func TestReadPartsComeInOrder(t *testing.T) {
 	src, dst := newBench(t), newBench(t)
 	topic := src.s.NewBox()
-	src.apply(AppendBox(nil, topic, &BoxSettings{Name: "topic:news", Kind: Topic}))
-	src.apply(AppendSub(nil, topic, 1, &SubSettings{Name: "all"}, Start{}))
+	src.apply(EncodeBox(topic, &BoxSettings{Name: "topic:news", Kind: Topic}))
+	src.apply(EncodeSub(topic, 1, &SubSettings{Name: "all"}, Start{}))
 	for range 9 {
 		src.mustSend(note{box: topic})
 	}
@@ -92,7 +92,7 @@ func TestReadPartsComeInOrder(t *testing.T) {
 	}{
 		{seqSet{{3, 4}, {5, 6}}, proto.CodeOK}, {seqSet{{1, 2}}, proto.CodeBadForm}, {seqSet{{6, 7}}, proto.CodeBadForm}, {seqSet{{7, 8}}, proto.CodeOK},
 	} {
-		if r := dst.apply(appendPart(nil, at, 1, &part{op: partRead, spans: tt.spans})); r.Code != tt.want {
+		if r := dst.apply(encodePart(at, 1, &part{op: partRead, spans: tt.spans})); r.Code != tt.want {
 			t.Errorf("%v: %+v, want %v", tt.spans, r, tt.want)
 		}
 	}
@@ -102,7 +102,7 @@ func TestReadPartsComeInOrder(t *testing.T) {
 // not wait in a copy.
 func TestMoveOfAForgottenMailRevivesNone(t *testing.T) {
 	src, dst := newBench(t), newBench(t)
-	src.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
+	src.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
 	seq := src.mustSend(note{})
 	src.must(Ack, src.want(src.attach(1, 0), seq)[0].Handle)
 	src.stage(1, Still)

@@ -9,7 +9,7 @@ import (
 func TestNotJSON(t *testing.T) {
 	b := newBench(t)
 	b.mustSend(note{body: "text"})
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, JSON: true}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, JSON: true}))
 	for _, n := range []note{{body: `{"a":[1,"x"]}`}, {body: " 7\n"}, {object: 1}} {
 		b.mustSend(n)
 	}
@@ -26,7 +26,7 @@ func TestNotJSON(t *testing.T) {
 	if n := b.info().Waiting; n != 4 {
 		t.Errorf("%d mails wait, want 4", n)
 	}
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
 	b.mustSend(note{body: "text"})
 	if n := b.info().Waiting; n != 5 {
 		t.Errorf("%d mails wait in a box for all, want 5", n)
@@ -38,9 +38,9 @@ func TestNotJSON(t *testing.T) {
 func TestNotJSONInATopic(t *testing.T) {
 	b := newBench(t)
 	topic := b.s.NewBox()
-	b.apply(AppendBox(nil, topic, &BoxSettings{Name: "topic:orders", Kind: Topic, JSON: true}))
+	b.apply(EncodeBox(topic, &BoxSettings{Name: "topic:orders", Kind: Topic, JSON: true}))
 	for id, filter := range map[SubID]string{1: "eu.>", 2: "us.>"} {
-		b.apply(AppendSub(nil, topic, id, &SubSettings{Name: filter[:2], Filter: filter}, Start{}))
+		b.apply(EncodeSub(topic, id, &SubSettings{Name: filter[:2], Filter: filter}, Start{}))
 	}
 	b.mustSend(note{box: topic, subject: "eu.x", body: "text"})
 	for id, want := range map[SubID]int{1: 1, 2: 0} {

@@ -34,7 +34,7 @@ func (b *bench) wantKept(id BoxID, want ...string) {
 // again.
 func TestDoneMailIsKept(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: 24 * time.Hour}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: 24 * time.Hour}))
 	b.mustSend(note{key: "k"})
 	b.mustSend(note{})
 	b.mustSend(note{key: "k"})
@@ -68,7 +68,7 @@ func TestDoneMailIsKept(t *testing.T) {
 // that a mail that waited for longer than it is kept is kept from its end on.
 func TestNoTimeForgetsKeptMail(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
 	b.mustSend(note{ttl: 24 * time.Hour})
 	b.wait(3 * time.Hour)
 	b.done(b.attach(1, 0), 1)
@@ -96,7 +96,7 @@ func TestMailDoneInDoubtIsKept(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: 24 * time.Hour}))
+			b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: 24 * time.Hour}))
 			b.mustSend(note{ttl: 7 * 24 * time.Hour})
 			b.mustSend(note{ttl: 7 * 24 * time.Hour})
 			b.wait(agePeriod)
@@ -125,7 +125,7 @@ func TestLimitsOfKeptMail(t *testing.T) {
 		if id == 1 {
 			name = "agent:ceo"
 		}
-		b.apply(AppendBox(nil, id, &BoxSettings{Name: name, Kind: Mailbox, Keep: time.Hour, KeepMails: mails}))
+		b.apply(EncodeBox(id, &BoxSettings{Name: name, Kind: Mailbox, Keep: time.Hour, KeepMails: mails}))
 	}
 	t.Run("mails of a box", func(t *testing.T) {
 		b := newBench(t)
@@ -137,7 +137,7 @@ func TestLimitsOfKeptMail(t *testing.T) {
 		b.wantKept(1, "4 DONE", "3 DONE")
 		keeps(b, 1, 1)
 		b.wantKept(1, "4 DONE")
-		b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
+		b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
 		b.wantKept(1)
 	})
 	t.Run("bytes of all boxes", func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestLimitsOfKeptMail(t *testing.T) {
 			}
 			size = b.s.boxes[id].bytes / int64(n)
 		}
-		b.apply(AppendLimits(nil, Limits{Kept: uint64(15*size + 1)}))
+		b.apply(EncodeLimits(Limits{Kept: uint64(15*size + 1)}))
 		b.done(b.attach(2, 0), 1, 2, 3, 4)
 		x := b.attach(1, 0)
 		for seq := range uint64(11) {
@@ -164,7 +164,7 @@ func TestLimitsOfKeptMail(t *testing.T) {
 		if n, other := b.s.boxes[1].kept.mails.count, b.s.boxes[2].kept.mails.count; n != 10 || other != 4 {
 			t.Errorf("%d and %d mails are kept: the box that keeps the most must lose them", n, other)
 		}
-		b.apply(AppendLimits(nil, Limits{Kept: uint64(3 * size)}))
+		b.apply(EncodeLimits(Limits{Kept: uint64(3 * size)}))
 		if b.s.kept > 3*size || b.s.boxes[2].kept.mails.count == 0 {
 			t.Errorf("%d bytes are kept, %d of a mail, with %d in the second box", b.s.kept, size, b.s.boxes[2].kept.mails.count)
 		}
@@ -182,7 +182,7 @@ func TestLimitsOfKeptMail(t *testing.T) {
 		keeps(b, 1, 0)
 		b.mustSend(note{})
 		b.done(b.attach(1, 0), 1)
-		b.apply(AppendRemoveBox(nil, 1))
+		b.apply(EncodeRemoveBox(1))
 		if b.s.kept != 0 {
 			t.Errorf("%d bytes are kept", b.s.kept)
 		}

@@ -13,11 +13,11 @@ import (
 
 func TestLimitsOfBoxes(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-	b.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodePeer(2, proto.PeerID{2}))
 	set := func(x BoxSettings) {
 		x.Name, x.Kind = "agent:ceo", Mailbox
-		if r := b.apply(AppendBox(nil, 1, &x)); r.Code != proto.CodeOK {
+		if r := b.apply(EncodeBox(1, &x)); r.Code != proto.CodeOK {
 			t.Fatalf("%+v", r)
 		}
 	}
@@ -40,10 +40,10 @@ func TestLimitsOfBoxes(t *testing.T) {
 	refused("a full box by bytes", proto.CodeFull, note{})
 	refused("more than the box can have", proto.CodeTooLarge, note{body: strings.Repeat("x", 1000)})
 	set(BoxSettings{Mails: 100})
-	b.apply(AppendLimits(nil, Limits{Bytes: uint64(b.info().Bytes) + 100}))
+	b.apply(EncodeLimits(Limits{Bytes: uint64(b.info().Bytes) + 100}))
 	b.mustSend(note{})
 	refused("a full node", proto.CodeFull, note{})
-	b.apply(AppendLimits(nil, Limits{}))
+	b.apply(EncodeLimits(Limits{}))
 	set(BoxSettings{Draining: true})
 	refused("draining", proto.CodeDraining, note{})
 	set(BoxSettings{})
@@ -75,17 +75,17 @@ func TestLimitsOfBoxes(t *testing.T) {
 func TestCounts(t *testing.T) {
 	b := newBench(t)
 	for i := 2; i <= MaxBoxes; i++ {
-		b.apply(AppendBox(nil, BoxID(i), &BoxSettings{Name: fmt.Sprint("topic:", i), Kind: Topic}))
+		b.apply(EncodeBox(BoxID(i), &BoxSettings{Name: fmt.Sprint("topic:", i), Kind: Topic}))
 	}
-	if r := b.apply(AppendBox(nil, MaxBoxes+1, &BoxSettings{Name: "more", Kind: Topic})); r.Code != proto.CodeFull {
+	if r := b.apply(EncodeBox(MaxBoxes+1, &BoxSettings{Name: "more", Kind: Topic})); r.Code != proto.CodeFull {
 		t.Errorf("box %d: %+v", MaxBoxes+1, r)
 	}
 	for i := 1; i <= MaxSubs; i++ {
-		if r := b.apply(AppendSub(nil, 2, b.s.NewSub(2), &SubSettings{Name: fmt.Sprint(i)}, Start{})); r.Code != proto.CodeOK {
+		if r := b.apply(EncodeSub(2, b.s.NewSub(2), &SubSettings{Name: fmt.Sprint(i)}, Start{})); r.Code != proto.CodeOK {
 			t.Fatalf("subscription %d: %+v", i, r)
 		}
 	}
-	if r := b.apply(AppendSub(nil, 2, MaxSubs+1, &SubSettings{Name: "more"}, Start{})); r.Code != proto.CodeFull {
+	if r := b.apply(EncodeSub(2, MaxSubs+1, &SubSettings{Name: "more"}, Start{})); r.Code != proto.CodeFull {
 		t.Errorf("subscription %d: %+v", MaxSubs+1, r)
 	}
 	for range MaxSessions {
@@ -95,9 +95,8 @@ func TestCounts(t *testing.T) {
 		t.Errorf("session %d: %v", MaxSessions+1, err)
 	}
 	var out Output
-	var rec []byte
 	for i := 1; i <= MaxOrigins+1; i++ {
-		rec = AppendPeer(rec[:0], uint32(i), proto.PeerID{byte(i), byte(i >> 8), byte(i >> 16)})
+		rec := EncodePeer(uint32(i), proto.PeerID{byte(i), byte(i >> 8), byte(i >> 16)})
 		if err := b.s.Apply(1, rec, &out); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +127,7 @@ func TestPeers(t *testing.T) {
 		{"the index of another", 1, 2, proto.CodeBusy},
 		{"the second", 2, 2, proto.CodeOK},
 	} {
-		if r := b.apply(AppendPeer(nil, tt.index, proto.PeerID{tt.peer})); r.Code != tt.want {
+		if r := b.apply(EncodePeer(tt.index, proto.PeerID{tt.peer})); r.Code != tt.want {
 			t.Errorf("%s: %+v", tt.name, r)
 		}
 	}
@@ -136,7 +135,7 @@ func TestPeers(t *testing.T) {
 
 func TestChains(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
 	n := func(boot, counter uint64) proto.Seq { return proto.Seq{Boot: boot, Counter: counter} }
 	for _, tt := range []struct {
 		name         string
@@ -194,7 +193,7 @@ func TestExtensionsAreBounded(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendSub(nil, 1, 0, &SubSettings{Lease: MaxLease}, Start{}))
+			b.apply(EncodeSub(1, 0, &SubSettings{Lease: MaxLease}, Start{}))
 			for range mails {
 				b.mustSend(note{ttl: 48 * time.Hour})
 			}

@@ -577,7 +577,7 @@ func (m *model) apply(rec []byte) error {
 	switch h.typ {
 	case TypeAck:
 		u := b.subs[h.sub]
-		for _, seq := range d.seqs(nil, MaxSeqs) {
+		for _, seq := range d.seqs(nil) {
 			switch {
 			case u == nil && b.mails[seq] != nil: // of a spool
 				m.end(b, seq, Done)

@@ -55,7 +55,7 @@ func (m *model) applyNew(h head, d *decoder) {
 		}
 		b.trim()
 	case TypeTold:
-		for _, seq := range d.seqs(nil, MaxSeqs) {
+		for _, seq := range d.seqs(nil) {
 			delete(b.untold, seq)
 		}
 	case TypeTaken:
@@ -91,7 +91,7 @@ func (s *sim) tell() {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(told)) {
-		s.flight = append(s.flight, AppendTold(nil, id, told[id]))
+		s.flight = append(s.flight, EncodeTold(id, told[id]))
 	}
 }
 
@@ -115,14 +115,14 @@ func (s *sim) far() {
 	var rec []byte
 	switch s.choose(6) {
 	case 0:
-		rec = AppendSpoolDone(nil, simSpool, seqs)
+		rec = EncodeSpoolDone(simSpool, seqs)
 	case 1:
-		rec = AppendSpoolEnd(nil, simSpool, SpoolEnd{State: []MailState{Dead, Expired, Cancelled}[s.choose(3)], Cause: CauseRefused, At: s.now.Wall, Reason: "no"}, seqs)
+		rec = EncodeSpoolEnd(simSpool, SpoolEnd{State: []MailState{Dead, Expired, Cancelled}[s.choose(3)], Cause: CauseRefused, At: s.now.Wall, Reason: "no"}, seqs)
 	case 2:
 		list[0].Proof = nil // its home has the mail, and signed nothing
 		fallthrough
 	default:
-		rec = AppendTaken(nil, simSpool, list)
+		rec = EncodeTaken(simSpool, list)
 	}
 	if s.one(2) {
 		s.flight = append(s.flight, rec)

@@ -34,8 +34,8 @@ func (b *bench) wantBodies(needed, given string) {
 // TestABodyIsNeededAsLongAsItsMail walks bodies outside of letters to each end of their mails.
 func TestABodyIsNeededAsLongAsItsMail(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{7}))
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Attempts: 1}, Start{}))
+	b.apply(EncodePeer(1, proto.PeerID{7}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Attempts: 1}, Start{}))
 	b.mustSend(note{object: 'a'})
 	b.mustSend(note{object: 'b', origin: 1})
 	b.mustSend(note{body: "inline"})
@@ -51,21 +51,21 @@ func TestABodyIsNeededAsLongAsItsMail(t *testing.T) {
 			t.Errorf("it came from %v", origin)
 		}
 	}
-	b.apply(AppendRedriven(nil, 1, 0, []uint64{2}))
+	b.apply(EncodeRedriven(1, 0, []uint64{2}))
 	b.wantBodies("b", "")
-	b.apply(AppendArchived(nil, 1, 0, []uint64{2}))
+	b.apply(EncodeArchived(1, 0, []uint64{2}))
 	b.wantBodies("", "b")
 	b.mustSend(note{object: 'c'})
-	b.apply(AppendRemoveBox(nil, 1))
+	b.apply(EncodeRemoveBox(1))
 	b.wantBodies("", "c")
 }
 
 // TestABodyOfATopicIsNeededByItsLastDeadLetter has a mail die in one of two subscriptions.
 func TestABodyOfATopicIsNeededByItsLastDeadLetter(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "topic:orders", Kind: Topic, Interest: true}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "topic:orders", Kind: Topic, Interest: true}))
 	for id := SubID(1); id <= 2; id++ {
-		b.apply(AppendSub(nil, 2, id, &SubSettings{Name: string('a' + byte(id)), Attempts: 1}, Start{At: StartFirst}))
+		b.apply(EncodeSub(2, id, &SubSettings{Name: string('a' + byte(id)), Attempts: 1}, Start{At: StartFirst}))
 	}
 	b.mustSend(note{box: 2, object: 'a'})
 	for id := SubID(1); id <= 2; id++ {
@@ -76,6 +76,6 @@ func TestABodyOfATopicIsNeededByItsLastDeadLetter(t *testing.T) {
 		}
 	}
 	b.wantBodies("a", "")
-	b.apply(AppendRemoveSub(nil, 2, 1))
+	b.apply(EncodeRemoveSub(2, 1))
 	b.wantBodies("", "a")
 }

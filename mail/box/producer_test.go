@@ -21,7 +21,7 @@ func by(producer byte, n uint64) proto.Produced {
 // producerBench is a bench whose boxes never get full.
 func producerBench(t *testing.T) *bench {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "topic:orders", Kind: Topic, Mails: 8}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "topic:orders", Kind: Topic, Mails: 8}))
 	return b
 }
 
@@ -29,7 +29,7 @@ func producerBench(t *testing.T) *bench {
 // and a second time known.
 func TestNumberedMailNeedsNoKeys(t *testing.T) {
 	b := producerBench(t)
-	b.apply(AppendLimits(nil, Limits{Keys: 1}))
+	b.apply(EncodeLimits(Limits{Keys: 1}))
 	b.mustSend(note{box: 2, dedupe: "the only key"})
 	const batch = 512
 	var recs [][]byte
@@ -107,7 +107,7 @@ func TestProducerWindow(t *testing.T) {
 // is taken.
 func TestRefusedMailKeepsNoNumber(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1}))
 	b.mustSend(note{produced: by(1, 1)})
 	if r := b.send(note{produced: by(1, 2)}); r.Code != proto.CodeFull {
 		t.Fatalf("a full box: %+v", r)
@@ -115,16 +115,16 @@ func TestRefusedMailKeepsNoNumber(t *testing.T) {
 	if r := b.send(note{produced: by(1, 1)}); !r.Duplicate {
 		t.Errorf("a full box, again: %+v", r)
 	}
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Draining: true}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Draining: true}))
 	if r := b.send(note{produced: by(1, 2)}); r.Code != proto.CodeDraining {
 		t.Errorf("a draining box: %+v", r)
 	}
 	if r := b.send(note{produced: by(1, 1)}); !r.Duplicate {
 		t.Errorf("a draining box, again: %+v", r)
 	}
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}))
 	b.mustSend(note{produced: by(1, 2)})
-	b.apply(AppendRemoveBox(nil, 1))
+	b.apply(EncodeRemoveBox(1))
 	if r := b.send(note{produced: by(1, 2)}); !r.Duplicate {
 		t.Errorf("a box that is gone: %+v", r)
 	}
@@ -134,8 +134,8 @@ func TestRefusedMailKeepsNoNumber(t *testing.T) {
 // takes what the chain says.
 func TestNumbersCountWhereMailIsTakenFirst(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}, Generation: 3}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}, Generation: 3}))
 	spooled := func(n uint64) Result {
 		return b.send(note{box: 2, produced: by(1, 1), chain: proto.High, number: proto.Seq{Boot: 1, Counter: n}})
 	}

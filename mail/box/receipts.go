@@ -85,16 +85,16 @@ type Receipt struct {
 	Proof []byte // at most MaxProof bytes
 }
 
-// AppendTaken appends a TAKEN record to dst: the home of a spool's box has these mails, ascending
+// EncodeTaken returns a TAKEN record: the home of a spool's box has these mails, ascending
 // and at most MaxReceipts, whose senders wanted receipts.
-func AppendTaken(dst []byte, spool BoxID, list []Receipt) []byte {
-	start, last := len(dst), uint64(0)
-	dst = appendHead(dst, head{typ: TypeTaken, box: spool})
+func EncodeTaken(spool BoxID, list []Receipt) []byte {
+	last := uint64(0)
+	rec := appendHead(nil, head{typ: TypeTaken, box: spool})
 	for _, r := range list {
-		dst = appendText(binary.AppendUvarint(dst, r.Seq-last), r.Proof)
+		rec = appendText(binary.AppendUvarint(rec, r.Seq-last), r.Proof)
 		last = r.Seq
 	}
-	return finish(dst, start)
+	return finish(rec, 0)
 }
 
 // receipts reads those of a TAKEN record.

@@ -33,8 +33,8 @@ func (b *bench) took(peer byte, n uint64, letter []byte) bool {
 // after a restart, and when the mail is gone.
 func TestHomeKnowsTheLettersThatItTook(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-	b.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodePeer(2, proto.PeerID{2}))
 	first, second := b.asks(1, 1), b.asks(1, 2)
 	b.mustSend(note{origin: 2, chain: proto.Normal, number: proto.Seq{Boot: 1, Counter: 1}})
 	b.must(Ack, b.deliver(b.attach(1, 0), 1)[0].Handle)
@@ -85,7 +85,7 @@ func TestOriginsShareWhatWasTaken(t *testing.T) {
 // receiptBench returns a bench with n mails in a spool, box 2.
 func receiptBench(t *testing.T, n uint64) *bench {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}}))
 	for i := range n {
 		b.mustSend(note{box: 2, flags: proto.LetterReceipt, chain: proto.Normal, number: proto.Seq{Boot: 1, Counter: i + 1}})
 	}
@@ -96,9 +96,9 @@ func receiptBench(t *testing.T, n uint64) *bench {
 func TestReceiptsAreKept(t *testing.T) {
 	b := receiptBench(t, 4)
 	b.wait(agePeriod)
-	b.apply(AppendSpoolDone(nil, 2, []uint64{3}))
-	b.apply(AppendTaken(nil, 2, []Receipt{{1, []byte("signed")}, {2, nil}, {3, []byte("late")}}))
-	b.apply(AppendTaken(nil, 1, []Receipt{{1, []byte("of a mailbox")}}))
+	b.apply(EncodeSpoolDone(2, []uint64{3}))
+	b.apply(EncodeTaken(2, []Receipt{{1, []byte("signed")}, {2, nil}, {3, []byte("late")}}))
+	b.apply(EncodeTaken(1, []Receipt{{1, []byte("of a mailbox")}}))
 	check := func() {
 		t.Helper()
 		b.wantKept(2, "4 WAITING", "2 DONE", "1 DONE")
@@ -135,15 +135,15 @@ func TestReceiptsAreKept(t *testing.T) {
 func TestReceiptsAreBounded(t *testing.T) {
 	const some = 300
 	b := receiptBench(t, maxReceipts+some)
-	b.apply(AppendBox(nil, 3, &BoxSettings{Name: "out:agent:other", Kind: Spool, Home: proto.PeerID{2}}))
+	b.apply(EncodeBox(3, &BoxSettings{Name: "out:agent:other", Kind: Spool, Home: proto.PeerID{2}}))
 	b.mustSend(note{box: 3, flags: proto.LetterReceipt, chain: proto.Normal, number: proto.Seq{Boot: 1, Counter: 1}})
-	b.apply(AppendTaken(nil, 3, []Receipt{{1, []byte("other")}}))
+	b.apply(EncodeTaken(3, []Receipt{{1, []byte("other")}}))
 	for first := uint64(1); first <= maxReceipts+some; first += 100 {
 		var list []Receipt
 		for i := range uint64(100) {
 			list = append(list, Receipt{first + i, fmt.Append(nil, first+i)})
 		}
-		b.apply(AppendTaken(nil, 2, list))
+		b.apply(EncodeTaken(2, list))
 	}
 	_, gone := b.s.Receipt(2, some+1)
 	_, there := b.s.Receipt(2, some+2)
@@ -151,7 +151,7 @@ func TestReceiptsAreBounded(t *testing.T) {
 	if b.s.receipts != maxReceipts || b.s.Receipts(3) != 1 || b.s.Receipts(9) != 0 || gone || !there || !other {
 		t.Errorf("%d receipts, %v %v %v", b.s.receipts, gone, there, other)
 	}
-	b.apply(AppendRemoveBox(nil, 2))
+	b.apply(EncodeRemoveBox(2))
 	if b.s.receipts != 1 {
 		t.Errorf("%d receipts without the spool", b.s.receipts)
 	}

@@ -290,12 +290,11 @@ func MailOf(rec []byte) (Mail, error) {
 	return ParseMail(rec)
 }
 
-// AppendForward appends a FORWARD record to dst: the mail seq of a subscription, or with sub 0 of
+// EncodeForward returns a FORWARD record: the mail seq of a subscription, or with sub 0 of
 // a topic that of all, is done, and what came of it, a MAIL record of this node, is put into its box: both or neither.
-func AppendForward(dst []byte, box BoxID, sub SubID, seq uint64, mail []byte) []byte {
-	start := len(dst)
-	dst = appendU64(appendHead(dst, head{typ: TypeForward, sub: sub, box: box}), seq)
-	return finish(append(dst, mail...), start)
+func EncodeForward(box BoxID, sub SubID, seq uint64, mail []byte) []byte {
+	rec := appendU64(appendHead(nil, head{typ: TypeForward, sub: sub, box: box}), seq)
+	return finish(append(rec, mail...), 0)
 }
 
 // Unlinked returns a copy of a FORWARD record of which only the mail counts.
@@ -391,24 +390,22 @@ func ParseSkip(rec []byte) (Skip, error) {
 	return k, nil
 }
 
-// AppendPeer appends a PEER record to dst: from now on index stands for peer.
-func AppendPeer(dst []byte, index uint32, peer proto.PeerID) []byte {
-	start := len(dst)
-	dst = appendU32(appendHead(dst, head{typ: TypePeer}), index)
-	return finish(append(dst, peer[:]...), start)
+// EncodePeer returns a PEER record: from now on index stands for peer.
+func EncodePeer(index uint32, peer proto.PeerID) []byte {
+	rec := appendU32(appendHead(nil, head{typ: TypePeer}), index)
+	return finish(append(rec, peer[:]...), 0)
 }
 
-// AppendSelf is [AppendPeer] for the node of this ledger: mail that it sent to a box which was
+// EncodeSelf is [EncodePeer] for the node of this ledger: mail that it sent to a box which was
 // elsewhere then, and is here now, is mail of its own.
-func AppendSelf(dst []byte, index uint32, self proto.PeerID) []byte {
-	start := len(dst)
-	dst = appendU32(appendHead(dst, head{typ: TypePeer, sub: 1}), index)
-	return finish(append(dst, self[:]...), start)
+func EncodeSelf(index uint32, self proto.PeerID) []byte {
+	rec := appendU32(appendHead(nil, head{typ: TypePeer, sub: 1}), index)
+	return finish(append(rec, self[:]...), 0)
 }
 
-// AppendSpoolDone appends an ACK record to dst: the home of a spool's box has these mails.
-func AppendSpoolDone(dst []byte, spool BoxID, seqs []uint64) []byte {
-	return appendAck(dst, spool, 0, seqs)
+// EncodeSpoolDone returns an ACK record: the home of a spool's box has these mails.
+func EncodeSpoolDone(spool BoxID, seqs []uint64) []byte {
+	return appendAck(nil, spool, 0, seqs)
 }
 
 // A SpoolEnd is how mails of a spool end that their home does not have.
@@ -419,10 +416,10 @@ type SpoolEnd struct {
 	Reason string // cut to MaxReason bytes
 }
 
-// AppendSpoolEnd appends an END record to dst, for at most MaxSeqs mails.
-func AppendSpoolEnd(dst []byte, spool BoxID, e SpoolEnd, seqs []uint64) []byte {
+// EncodeSpoolEnd returns an END record, for at most MaxSeqs mails.
+func EncodeSpoolEnd(spool BoxID, e SpoolEnd, seqs []uint64) []byte {
 	reason := e.Reason[:min(len(e.Reason), MaxReason)]
-	return appendEnd(dst, head{flags: flagWhole, box: spool}, &end{state: e.State, cause: e.Cause, at: e.At, reason: []byte(reason), seqs: seqs})
+	return appendEnd(nil, head{flags: flagWhole, box: spool}, &end{state: e.State, cause: e.Cause, at: e.At, reason: []byte(reason), seqs: seqs})
 }
 
 func appendAck(dst []byte, box BoxID, sub SubID, seqs []uint64) []byte {
@@ -453,7 +450,7 @@ func appendEnd(dst []byte, h head, e *end) []byte {
 }
 
 func (d *decoder) end() end {
-	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxDetail), d.seqs(nil, MaxSeqs)}
+	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxDetail), d.seqs(nil)}
 	d.check(e.state >= Dead && e.state < mailStates && e.cause > 0 && e.cause < causes)
 	return e
 }

@@ -26,43 +26,43 @@ func goldenRecords(t testing.TB) map[string]string {
 		t.Fatal(err)
 	}
 	return map[string]string{
-		string(local):   "0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
-		string(chained): "0000006e 01 00 0000 00000001 0000000000000005 00000002 02 0000000000000003 0000000000000004 0000000000000003 0000000000000001" + hex.EncodeToString(letter),
-		string(move):    "00000062 0a 00 0000 00000001 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
-		string(AppendForward(nil, 3, 2, 9, local)):                                                                                                                       "00000062 0b 00 0002 00000003 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
-		string(appendAck(nil, 1, 2, []uint64{300, 1, 2})):                                                                                                                "00000010 02 00 0002 00000001 01 01 aa02",
-		string(appendNack(nil, 1, 2, &nack{7, CauseLapsed, 2, 1, 5, 6, []byte("r"), []byte("no")})):                                                                      "0000002c 03 00 0002 00000001 0000000000000007 03 02 01 0000000000000005 0000000000000006 0172 026e6f",
-		string(appendEnd(nil, head{sub: 2, box: 1}, &end{Dead, CauseNacked, 3, 0, 5, []byte("r"), nil, []uint64{7}})):                                                    "0000001c 04 00 0002 00000001 05 01 03 00 0000000000000005 0172 00 07",
-		string(appendEnd(nil, head{flags: flagWhole, box: 1}, &end{Expired, CauseExpired, 0, 0, 5, nil, nil, []uint64{7, 9}})):                                           "0000001c 04 01 0000 00000001 06 08 00 00 0000000000000005 00 00 07 02",
-		string(AppendSkip(nil, &Skip{1, 2, proto.Normal, proto.Seq{Boot: 3, Counter: 4}, proto.Seq{}, 9, proto.CodeDenied})):                                             "0000003a 05 00 0000 00000001 00000002 03 0000000000000003 0000000000000004 0000000000000000 0000000000000000 0000000000000009 08",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Once: true})):                                                                                    "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 04 00",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Topic, Mails: 1, Bytes: 2, Age: time.Second, Interest: true, PerPeer: true, Draining: true, Notes: "n"})): "00000029 06 00 0000 00000001 01 0162 02 00000001 0000000000000002 00000000000003e8 01 01 01 016e",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "out:b", Kind: Spool, Home: proto.PeerID{31: 2}, Generation: 3})):                                                    "00000054 06 00 0000 00000001 01 056f75743a62 03 00000000 0000000000000000 0000000000000000 00 00 02" + strings.Repeat("00", 31) + "02 0000000000000003 00",
-		string(AppendSpoolDone(nil, 1, []uint64{5})):                                                                                                                     "0000000d 02 00 0000 00000001 05",
-		string(AppendSpoolEnd(nil, 1, SpoolEnd{Dead, CauseRefused, 5, "no"}, []uint64{7})):                                                                               "0000001d 04 01 0000 00000001 05 0d 00 00 0000000000000005 00 026e6f 07",
-		string(AppendTaken(nil, 1, []Receipt{{5, []byte("r")}, {7, nil}})):                                                                                               "00000011 0d 00 0000 00000001 05 0172 02 00",
-		string(AppendTold(nil, 1, []uint64{5, 7})):                                                                                                                       "0000000e 0c 00 0000 00000001 05 02",
-		string(AppendRemoveBox(nil, 1)):                                                                    "0000000d 06 00 0000 00000001 02",
-		string(AppendLimits(nil, Limits{1, 2, 3})):                                                         "00000021 06 00 0000 00000000 03 0000000000000001 00000002 0000000000000003",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Closed: true})):                    "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 40 00",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, JSON: true})):                      "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 10 00",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Keep: time.Second, KeepMails: 2})): "00000034 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 08 00000000000003e8 00000002 00",
-		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", To: "a:b"}, Start{})):                          "0000002e 07 00 0002 00000001 01 0173 00 00 00 00 00 02 0000000000000000 00000000 0000000000000000 03613a62 00",
-		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", Filter: ">", Mode: Failover, Attempts: 4, KeyBatch: 5, Block: true, Paused: true, Lease: time.Second, Dead: 6, DeadAge: time.Minute}, Start{At: StartSeq, Seq: 8})): "00000033 07 00 0002 00000001 01 0173 013e 02 04 05 01 01 00000000000003e8 00000006 000000000000ea60 02 0000000000000008",
-		string(AppendRemoveSub(nil, 1, 2)):                                                                    "0000000d 07 00 0002 00000001 02",
-		string(AppendSeek(nil, 1, 2, Start{At: StartTime, Ms: 7})):                                            "00000016 07 00 0002 00000001 03 03 0000000000000007",
-		string(AppendSeek(nil, 1, 2, Start{At: StartLast})):                                                   "0000000e 07 00 0002 00000001 03 04",
-		string(AppendUnblock(nil, 1, 2, 3, []byte("k"))):                                                      "00000013 07 00 0002 00000001 04 00000003 016b",
-		string(AppendRedriven(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 06 01",
-		string(AppendArchived(nil, 1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 07 01",
-		string(AppendLeave(nil, 1)):                                                                           "0000000d 0e 00 0000 00000001 0c",
-		string(appendPart(nil, 1, 2, &part{op: partRead, spans: seqSet{{1, 3}}})):                             "0000001e 0e 00 0002 00000001 03 01 0000000000000001 0000000000000003",
-		string(appendPart(nil, 1, 2, &part{op: partRetry, seq: 7, retry: retry{attempts: 1, at: 2, due: 3}})): "00000028 0e 00 0002 00000001 06 0000000000000007 01 00 0000000000000002 0000000000000003 00",
-		string(appendPart(nil, 1, 0, &part{op: partKept, seqs: []uint64{7}, done: []uint32{8}})):              "0000001a 0e 00 0000 00000001 08 01 0000000000000007 00000008",
-		string(AppendChains(nil, []byte{1})):                                                                  "0000000e 0e 00 0000 00000000 0a 01",
-		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Handover: Handover{ID: [16]byte{1}, Peer: proto.PeerID{31: 2}, Generation: 3, Stage: Still}})): "00000061 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 20 01" + strings.Repeat("00", 15) + strings.Repeat("00", 31) + "02 0000000000000003 02 00",
-		string(AppendPeer(nil, 1, proto.PeerID{31: 2})): "00000030 08 00 0000 00000000 00000001" + strings.Repeat("00", 31) + "02",
-		string(appendAge(nil, age{1, 2, 3})):            "00000024 09 00 0000 00000000 0000000000000001 0000000000000002 0000000000000003",
+		string(local):                         "0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
+		string(chained):                       "0000006e 01 00 0000 00000001 0000000000000005 00000002 02 0000000000000003 0000000000000004 0000000000000003 0000000000000001" + hex.EncodeToString(letter),
+		string(move):                          "00000062 0a 00 0000 00000001 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
+		string(EncodeForward(3, 2, 9, local)): "00000062 0b 00 0002 00000003 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
+		string(appendAck(nil, 1, 2, []uint64{300, 1, 2})):                                                                                                           "00000010 02 00 0002 00000001 01 01 aa02",
+		string(appendNack(nil, 1, 2, &nack{7, CauseLapsed, 2, 1, 5, 6, []byte("r"), []byte("no")})):                                                                 "0000002c 03 00 0002 00000001 0000000000000007 03 02 01 0000000000000005 0000000000000006 0172 026e6f",
+		string(appendEnd(nil, head{sub: 2, box: 1}, &end{Dead, CauseNacked, 3, 0, 5, []byte("r"), nil, []uint64{7}})):                                               "0000001c 04 00 0002 00000001 05 01 03 00 0000000000000005 0172 00 07",
+		string(appendEnd(nil, head{flags: flagWhole, box: 1}, &end{Expired, CauseExpired, 0, 0, 5, nil, nil, []uint64{7, 9}})):                                      "0000001c 04 01 0000 00000001 06 08 00 00 0000000000000005 00 00 07 02",
+		string(AppendSkip(nil, &Skip{1, 2, proto.Normal, proto.Seq{Boot: 3, Counter: 4}, proto.Seq{}, 9, proto.CodeDenied})):                                        "0000003a 05 00 0000 00000001 00000002 03 0000000000000003 0000000000000004 0000000000000000 0000000000000000 0000000000000009 08",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Mailbox, Once: true})):                                                                                    "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 04 00",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Topic, Mails: 1, Bytes: 2, Age: time.Second, Interest: true, PerPeer: true, Draining: true, Notes: "n"})): "00000029 06 00 0000 00000001 01 0162 02 00000001 0000000000000002 00000000000003e8 01 01 01 016e",
+		string(EncodeBox(1, &BoxSettings{Name: "out:b", Kind: Spool, Home: proto.PeerID{31: 2}, Generation: 3})):                                                    "00000054 06 00 0000 00000001 01 056f75743a62 03 00000000 0000000000000000 0000000000000000 00 00 02" + strings.Repeat("00", 31) + "02 0000000000000003 00",
+		string(EncodeSpoolDone(1, []uint64{5})):                                                                                                                     "0000000d 02 00 0000 00000001 05",
+		string(EncodeSpoolEnd(1, SpoolEnd{Dead, CauseRefused, 5, "no"}, []uint64{7})):                                                                               "0000001d 04 01 0000 00000001 05 0d 00 00 0000000000000005 00 026e6f 07",
+		string(EncodeTaken(1, []Receipt{{5, []byte("r")}, {7, nil}})):                                                                                               "00000011 0d 00 0000 00000001 05 0172 02 00",
+		string(EncodeTold(1, []uint64{5, 7})):                                                                                                                       "0000000e 0c 00 0000 00000001 05 02",
+		string(EncodeRemoveBox(1)):                                                                                                                                  "0000000d 06 00 0000 00000001 02",
+		string(EncodeLimits(Limits{1, 2, 3})):                                                                                                                       "00000021 06 00 0000 00000000 03 0000000000000001 00000002 0000000000000003",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Mailbox, Closed: true})):                                                                                  "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 40 00",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Mailbox, JSON: true})):                                                                                    "00000028 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 10 00",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Mailbox, Keep: time.Second, KeepMails: 2})):                                                               "00000034 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 08 00000000000003e8 00000002 00",
+		string(EncodeSub(1, 2, &SubSettings{Name: "s", To: "a:b"}, Start{})):                                                                                        "0000002e 07 00 0002 00000001 01 0173 00 00 00 00 00 02 0000000000000000 00000000 0000000000000000 03613a62 00",
+		string(EncodeSub(1, 2, &SubSettings{Name: "s", Filter: ">", Mode: Failover, Attempts: 4, KeyBatch: 5, Block: true, Paused: true, Lease: time.Second, Dead: 6, DeadAge: time.Minute}, Start{At: StartSeq, Seq: 8})): "00000033 07 00 0002 00000001 01 0173 013e 02 04 05 01 01 00000000000003e8 00000006 000000000000ea60 02 0000000000000008",
+		string(EncodeRemoveSub(1, 2)):                                                                    "0000000d 07 00 0002 00000001 02",
+		string(EncodeSeek(1, 2, Start{At: StartTime, Ms: 7})):                                            "00000016 07 00 0002 00000001 03 03 0000000000000007",
+		string(EncodeSeek(1, 2, Start{At: StartLast})):                                                   "0000000e 07 00 0002 00000001 03 04",
+		string(EncodeUnblock(1, 2, 3, []byte("k"))):                                                      "00000013 07 00 0002 00000001 04 00000003 016b",
+		string(EncodeRedriven(1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 06 01",
+		string(EncodeArchived(1, 2, []uint64{1})):                                                        "0000000e 07 00 0002 00000001 07 01",
+		string(EncodeLeave(1)):                                                                           "0000000d 0e 00 0000 00000001 0c",
+		string(encodePart(1, 2, &part{op: partRead, spans: seqSet{{1, 3}}})):                             "0000001e 0e 00 0002 00000001 03 01 0000000000000001 0000000000000003",
+		string(encodePart(1, 2, &part{op: partRetry, seq: 7, retry: retry{attempts: 1, at: 2, due: 3}})): "00000028 0e 00 0002 00000001 06 0000000000000007 01 00 0000000000000002 0000000000000003 00",
+		string(encodePart(1, 0, &part{op: partKept, seqs: []uint64{7}, done: []uint32{8}})):              "0000001a 0e 00 0000 00000001 08 01 0000000000000007 00000008",
+		string(EncodeChains([]byte{1})):                                                                  "0000000e 0e 00 0000 00000000 0a 01",
+		string(EncodeBox(1, &BoxSettings{Name: "b", Kind: Mailbox, Handover: Handover{ID: [16]byte{1}, Peer: proto.PeerID{31: 2}, Generation: 3, Stage: Still}})): "00000061 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 20 01" + strings.Repeat("00", 15) + strings.Repeat("00", 31) + "02 0000000000000003 02 00",
+		string(EncodePeer(1, proto.PeerID{31: 2})): "00000030 08 00 0000 00000000 00000001" + strings.Repeat("00", 31) + "02",
+		string(appendAge(nil, age{1, 2, 3})):       "00000024 09 00 0000 00000000 0000000000000001 0000000000000002 0000000000000003",
 	}
 }
 
@@ -125,16 +125,16 @@ func reencode(rec []byte) ([]byte, error) {
 		return out, err
 	case TypeForward:
 		h, seq, m, err := parseForward(rec)
-		return AppendForward(nil, h.box, h.sub, seq, AppendMail(nil, &m)), err
+		return EncodeForward(h.box, h.sub, seq, AppendMail(nil, &m)), err
 	case TypeSkip:
 		k, err := ParseSkip(rec)
 		return AppendSkip(nil, &k), err
 	case TypeAck:
-		out = appendAck(nil, h.box, h.sub, d.seqs(nil, MaxSeqs))
+		out = appendAck(nil, h.box, h.sub, d.seqs(nil))
 	case TypeTold:
-		out = AppendTold(nil, h.box, d.seqs(nil, MaxSeqs))
+		out = EncodeTold(h.box, d.seqs(nil))
 	case TypeTaken:
-		out = AppendTaken(nil, h.box, d.receipts())
+		out = EncodeTaken(h.box, d.receipts())
 	case TypeNack:
 		n := d.nack()
 		out = appendNack(nil, h.box, h.sub, &n)
@@ -151,11 +151,11 @@ func reencode(rec []byte) ([]byte, error) {
 		if d.failed {
 			return nil, ErrBadRecord
 		}
-		out = AppendPeer(nil, index, proto.PeerID(id))
+		out = EncodePeer(index, proto.PeerID(id))
 	case TypeAge:
 		out = appendAge(nil, age{d.u64(), d.time(), d.time()})
 	case TypePart:
-		out = appendPart(nil, h.box, h.sub, d.part())
+		out = encodePart(h.box, h.sub, d.part())
 	default:
 		return rec, nil
 	}
@@ -176,14 +176,14 @@ func reencodeBox(h head, d *decoder) ([]byte, error) {
 	case boxMake:
 		s := &State{home: home{given: d.u64()}}
 		b := d.boxSettings()
-		return s.AppendNewBox(nil, h.box, &b), nil
+		return s.EncodeNewBox(h.box, &b), nil
 	case boxSet:
 		b := d.boxSettings()
-		return AppendBox(nil, h.box, &b), nil
+		return EncodeBox(h.box, &b), nil
 	case boxRemove:
-		return AppendRemoveBox(nil, h.box), nil
+		return EncodeRemoveBox(h.box), nil
 	case boxLimits:
-		return AppendLimits(nil, d.limits()), nil
+		return EncodeLimits(d.limits()), nil
 	}
 	return nil, ErrBadRecord
 }
@@ -192,22 +192,22 @@ func reencodeSub(h head, d *decoder) ([]byte, error) {
 	switch op := d.u8(); op {
 	case subSet:
 		s := d.subSettings()
-		return AppendSub(nil, h.box, h.sub, &s, d.start()), nil
+		return EncodeSub(h.box, h.sub, &s, d.start()), nil
 	case subRemove:
-		return AppendRemoveSub(nil, h.box, h.sub), nil
+		return EncodeRemoveSub(h.box, h.sub), nil
 	case subSeek:
-		return AppendSeek(nil, h.box, h.sub, d.start()), nil
+		return EncodeSeek(h.box, h.sub, d.start()), nil
 	case subUnblock:
-		return AppendUnblock(nil, h.box, h.sub, d.u32(), d.text(proto.MaxKey)), nil
+		return EncodeUnblock(h.box, h.sub, d.u32(), d.text(proto.MaxKey)), nil
 	case subRedriven, subArchived:
-		return appendSubSeqs(nil, h.box, h.sub, op, d.seqs(nil, MaxSeqs)), nil
+		return encodeSubSeqs(h.box, h.sub, op, d.seqs(nil)), nil
 	}
 	return nil, ErrBadRecord
 }
 
 func TestBadRecords(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
 	mail := b.record(note{})
 	before := save(t, b.s)
 	chained := func(m Mail) []byte {
@@ -231,9 +231,9 @@ func TestBadRecords(t *testing.T) {
 	}
 	boxed := func(x BoxSettings) []byte {
 		x.Name, x.Kind = or(x.Name, "b"), or(x.Kind, Mailbox)
-		return AppendBox(nil, 2, &x)
+		return EncodeBox(2, &x)
 	}
-	sub := func(x SubSettings) []byte { return AppendSub(nil, 1, 0, &x, Start{}) }
+	sub := func(x SubSettings) []byte { return EncodeSub(1, 0, &x, Start{}) }
 	for _, tt := range []struct {
 		name string
 		rec  []byte
@@ -245,7 +245,7 @@ func TestBadRecords(t *testing.T) {
 		{"type 0", with(ack, 4, 0)},
 		{"type 11", with(ack, 4, 11)},
 		{"an unknown flag", with(ack, 5, 2)},
-		{"a SUB of a number that is reserved", appendSubSeqs(nil, 1, 0, 5, []uint64{1})},
+		{"a SUB of a number that is reserved", encodeSubSeqs(1, 0, 5, []uint64{1})},
 		{"an ACK for all subscriptions", with(ack, 5, 1)},
 		{"an ACK of nothing", appendAck(nil, 1, 0, nil)},
 		{"an ACK of sequence 0", appendAck(nil, 1, 0, []uint64{0})},
@@ -289,8 +289,8 @@ func TestBadRecords(t *testing.T) {
 		{"a spool with retention", boxed(BoxSettings{Name: "out:b", Kind: Spool, Age: time.Hour})},
 		{"a spool with lanes", boxed(BoxSettings{Name: "out:b", Kind: Spool, PerPeer: true})},
 		{"a topic that drops after a century", boxed(BoxSettings{Kind: Topic, Age: 100 * 365 * 24 * time.Hour})},
-		{"box 0", AppendBox(nil, 0, &BoxSettings{Name: "b", Kind: Mailbox})},
-		{"an unknown change of a box", with(AppendRemoveBox(nil, 1), headSize, 9)},
+		{"box 0", EncodeBox(0, &BoxSettings{Name: "b", Kind: Mailbox})},
+		{"an unknown change of a box", with(EncodeRemoveBox(1), headSize, 9)},
 		{"a filter with an empty word", sub(SubSettings{Filter: "a..b"})},
 		{"a filter of 257 bytes", sub(SubSettings{Filter: strings.Repeat("f", proto.MaxSubject+1)})},
 		{"a mailbox that delivers", sub(SubSettings{To: "agent:a"})},
@@ -300,10 +300,10 @@ func TestBadRecords(t *testing.T) {
 		{"17 mails of a key at once", sub(SubSettings{KeyBatch: MaxKeyBatch + 1})},
 		{"a lease of 12 hours and more", sub(SubSettings{Lease: MaxLease + time.Millisecond})},
 		{"2^24 dead letters and one", sub(SubSettings{Dead: MaxMails + 1})},
-		{"a start of kind 5", AppendSeek(nil, 1, 0, Start{At: 5})},
-		{"an unknown change of a subscription", with(AppendRemoveSub(nil, 1, 0), headSize, 9)},
-		{"a key of 257 bytes", AppendUnblock(nil, 1, 0, 0, make([]byte, proto.MaxKey+1))},
-		{"peer 0", AppendPeer(nil, 0, proto.PeerID{1})},
+		{"a start of kind 5", EncodeSeek(1, 0, Start{At: 5})},
+		{"an unknown change of a subscription", with(EncodeRemoveSub(1, 0), headSize, 9)},
+		{"a key of 257 bytes", EncodeUnblock(1, 0, 0, make([]byte, proto.MaxKey+1))},
+		{"peer 0", EncodePeer(0, proto.PeerID{1})},
 		{"boot 0", appendAge(nil, age{})},
 		{"time that ran back", appendAge(nil, age{boot: 2, ran: -1})},
 		{"a start that ran for more than a century", appendAge(nil, age{boot: 2, ran: maxRan + 1})},
@@ -311,7 +311,7 @@ func TestBadRecords(t *testing.T) {
 		{"a move with an unknown flag", with(slices.Concat(mustMove(t, mail)), 5, 2)},
 		{"a move of another box's mail", with(slices.Concat(mustMove(t, mail)), 11, 2)},
 		{"a forward of no mail", finish(appendU64(appendHead(nil, head{typ: TypeForward, box: 1}), 1), 0)},
-		{"a forward by another node", AppendForward(nil, 1, 0, 1, chained(Mail{Chain: 1, Origin: 1, Number: proto.Seq{Boot: 1, Counter: 1}}))},
+		{"a forward by another node", EncodeForward(1, 0, 1, chained(Mail{Chain: 1, Origin: 1, Number: proto.Seq{Boot: 1, Counter: 1}}))},
 		{"a skip by this node", AppendSkip(nil, &Skip{Box: 1, Chain: 1, Number: proto.Seq{Boot: 1, Counter: 1}})},
 		{"a skip of number 0", AppendSkip(nil, &Skip{Box: 1, Origin: 1, Chain: 1})},
 	} {
@@ -357,7 +357,7 @@ func TestHandles(t *testing.T) {
 func TestMailOf(t *testing.T) {
 	b := newBench(t)
 	mail := b.record(note{body: "x"})
-	for _, rec := range [][]byte{mail, mustMove(t, mail), mustMove(t, mustMove(t, mail)), mustMove(t, AppendForward(nil, 7, 0, 1, mail))} {
+	for _, rec := range [][]byte{mail, mustMove(t, mail), mustMove(t, mustMove(t, mail)), mustMove(t, EncodeForward(7, 0, 1, mail))} {
 		if m, err := MailOf(rec); err != nil || !bytes.HasSuffix(mail, m.Letter) || len(m.Letter) != proto.LetterFixed+1 {
 			t.Errorf("%x, %v", m.Letter, err)
 		}

@@ -75,7 +75,7 @@ func TestLeases(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendSub(nil, 1, 0, &SubSettings{Lease: tt.lease}, Start{}))
+			b.apply(EncodeSub(1, 0, &SubSettings{Lease: tt.lease}, Start{}))
 			b.mustSend(note{class: tt.class})
 			x := b.attach(1, 0)
 			b.want(x, 1)
@@ -162,7 +162,7 @@ func TestAckRule(t *testing.T) {
 		{"a delivery that is to come", func(_ *bench, _ *Session, h *Handle) { h.N++ }, Ack, proto.CodeBadForm, Leased},
 		{"delivery 0", func(_ *bench, _ *Session, h *Handle) { h.N = 0 }, Ack, proto.CodeBadForm, Leased},
 		{"a handle of another box", func(b *bench, _ *Session, h *Handle) {
-			b.apply(AppendBox(nil, 2, &BoxSettings{Name: "other", Kind: Mailbox}))
+			b.apply(EncodeBox(2, &BoxSettings{Name: "other", Kind: Mailbox}))
 			b.mustSend(note{box: 2})
 			*h = b.want(b.attach(2, 0), 1)[0].Handle
 		}, Ack, proto.CodeStale, Leased},
@@ -235,7 +235,7 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendSub(nil, 1, 0, &tt.settings, Start{}))
+			b.apply(EncodeSub(1, 0, &tt.settings, Start{}))
 			b.mustSend(note{ttl: 24 * time.Hour})
 			x := b.attach(1, 0)
 			for n := range tt.want {
@@ -259,7 +259,7 @@ func TestRetries(t *testing.T) {
 // Neither a restart, nor a session that ends in order, nor a deferral spends anything.
 func TestNothingSpent(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Attempts: 1}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Attempts: 1}, Start{}))
 	b.mustSend(note{ttl: 24 * time.Hour})
 	for range 20 {
 		x := b.attach(1, 0)
@@ -285,7 +285,7 @@ func TestNothingSpent(t *testing.T) {
 // lane; what it has stays leased.
 func TestTakeBack(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Attempts: 1, KeyBatch: 4}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Attempts: 1, KeyBatch: 4}, Start{}))
 	for _, key := range []string{"", "k", "k", "", "k"} {
 		b.mustSend(note{ttl: time.Hour, key: key})
 	}
@@ -386,7 +386,7 @@ func TestOrder(t *testing.T) {
 // of any hundred (S14).
 func TestClassesShare(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1 << 20}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1 << 20}))
 	for range 1200 {
 		for class := proto.Critical; class <= proto.Low; class++ {
 			b.mustSend(note{class: class})
@@ -426,7 +426,7 @@ func TestLanes(t *testing.T) {
 
 func TestBlockedLane(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Block: true}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Block: true}, Start{}))
 	for range 2 {
 		b.mustSend(note{key: "a"})
 		b.mustSend(note{key: "b"})
@@ -442,7 +442,7 @@ func TestBlockedLane(t *testing.T) {
 	b.restart()
 	x = b.attach(1, 0)
 	b.want(x)
-	b.apply(AppendUnblock(nil, 1, 0, 0, []byte("a")))
+	b.apply(EncodeUnblock(1, 0, 0, []byte("a")))
 	b.want(x, 3)
 	if i, _ := b.s.SubInfo(1, 0); i.Blocked != 1 || i.Dead != 2 || i.Leased != 1 {
 		t.Errorf("%+v", i)
@@ -460,7 +460,7 @@ func TestBlockedLane(t *testing.T) {
 // a failure is taken back.
 func TestKeyBatch(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{KeyBatch: 3}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{KeyBatch: 3}, Start{}))
 	for range 5 {
 		b.mustSend(note{key: "a", ttl: 24 * time.Hour})
 	}
@@ -499,8 +499,8 @@ func TestKeyBatch(t *testing.T) {
 func TestLanesOfOrigins(t *testing.T) {
 	for _, separate := range []bool{false, true} {
 		b := newBench(t)
-		b.apply(AppendBox(nil, 2, &BoxSettings{Name: "b", Kind: Mailbox, PerPeer: separate}))
-		b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+		b.apply(EncodeBox(2, &BoxSettings{Name: "b", Kind: Mailbox, PerPeer: separate}))
+		b.apply(EncodePeer(1, proto.PeerID{1}))
 		b.mustSend(note{box: 2, key: "a"})
 		b.mustSend(note{box: 2, key: "a", origin: 1})
 		want := []uint64{1}
@@ -561,9 +561,9 @@ func TestLoop(t *testing.T) {
 // those that are forgotten.
 func TestDedupeKeysOfOneOriginLeaveSpaceForOthers(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendLimits(nil, Limits{Keys: 20}))
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-	b.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	b.apply(EncodeLimits(Limits{Keys: 20}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodePeer(2, proto.PeerID{2}))
 	counter := 0
 	flood := func(origin uint32) (taken int) {
 		for range 30 {
@@ -605,8 +605,8 @@ func TestDedupeKeysOfOneOriginLeaveSpaceForOthers(t *testing.T) {
 
 func TestDedupe(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "other", Kind: Mailbox}))
-	b.apply(AppendLimits(nil, Limits{Keys: 4}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "other", Kind: Mailbox}))
+	b.apply(EncodeLimits(Limits{Keys: 4}))
 	first := b.send(note{dedupe: "a", body: "x", ttl: 24 * 30 * time.Hour})
 	if r := b.send(note{dedupe: "a", body: "x"}); r.Code != proto.CodeOK || !r.Duplicate || r.ID != first.ID || r.Seq != first.Seq {
 		t.Errorf("again: %+v", r)
@@ -647,7 +647,7 @@ func TestDedupe(t *testing.T) {
 // first one was extended: each spends its attempt.
 func TestExtendedLeaseLapsesLater(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{KeyBatch: 2}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{KeyBatch: 2}, Start{}))
 	b.mustSend(note{key: "k"})
 	b.mustSend(note{key: "k"})
 	got := b.want(b.attach(1, 0), 1, 2)

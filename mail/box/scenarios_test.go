@@ -56,7 +56,7 @@ func TestLowIsServedUnderAFlood(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1 << 20}))
+			b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1 << 20}))
 			x, sent := b.attach(1, 0), 0
 			send := func(class proto.Class) {
 				n := note{class: class}
@@ -172,7 +172,7 @@ func TestAFailingHeadBlocksItsKeyAlone(t *testing.T) {
 func TestManyDeadLettersAreBounded(t *testing.T) {
 	const all, kept, part = 100_000, 1000, 500
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Dead: kept}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Dead: kept}, Start{}))
 	x, bounced, next := b.attach(1, 0), 0, uint64(1)
 	b.s.AddCredit(x, part, &b.out)
 	archive := func() {
@@ -192,7 +192,7 @@ func TestManyDeadLettersAreBounded(t *testing.T) {
 			if i, _ := b.s.SubInfo(1, 0); i.Dead < kept+len(seqs) {
 				t.Fatalf("%d dead letters when %d are archived", i.Dead, len(seqs))
 			}
-			b.apply(AppendArchived(nil, 1, 0, seqs))
+			b.apply(EncodeArchived(1, 0, seqs))
 		}
 	}
 	for sent := 0; sent < all; sent += part {

@@ -11,11 +11,11 @@ import (
 // keys with what its programs send now, and its numbers count once.
 func TestMailOfThisNodeThatCameBack(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendRemoveBox(nil, 1))
+	b.apply(EncodeRemoveBox(1))
 	id := b.s.NewBox()
-	b.apply(AppendBox(nil, id, &BoxSettings{Name: "agent:desk", Kind: Mailbox, PerPeer: true}))
-	b.apply(AppendPeer(nil, 1, proto.PeerID{31: 7}))
-	b.apply(AppendSelf(nil, 2, proto.PeerID{31: 8}))
+	b.apply(EncodeBox(id, &BoxSettings{Name: "agent:desk", Kind: Mailbox, PerPeer: true}))
+	b.apply(EncodePeer(1, proto.PeerID{31: 7}))
+	b.apply(EncodeSelf(2, proto.PeerID{31: 8}))
 	came := note{box: id, key: "k", dedupe: "d", origin: 2, chain: proto.Normal, number: proto.Seq{Boot: 1, Counter: 1}}
 	first := b.mustSend(came)
 	if r := b.send(came); !r.Duplicate {

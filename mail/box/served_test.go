@@ -12,7 +12,7 @@ import (
 // checkpoint and a replay, until MaxServed others came.
 func TestServedHandoversAreRemembered(t *testing.T) {
 	src, dst := newBench(t), newBench(t)
-	dst.apply(AppendRemoveBox(nil, 1))
+	dst.apply(EncodeRemoveBox(1))
 	src.stage(1, Still)
 	at := dst.copyOf(src, 1)
 	dst.take(src, at, src.parts(1))
@@ -24,7 +24,7 @@ func TestServedHandoversAreRemembered(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	dst.stage(at, Still)
-	dst.apply(AppendLeave(nil, at))
+	dst.apply(EncodeLeave(at))
 	back, err := Load(bytes.NewReader(save(t, dst.s)), chainNotes{})
 	if err != nil || !back.Served(id) || !dst.s.Served(id) || !dst.replay(New(chainNotes{}), 0).Served(id) {
 		t.Errorf("it is forgotten: %v", err)

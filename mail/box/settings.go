@@ -147,78 +147,69 @@ const (
 	subArchived // dead letters
 )
 
-// AppendNewBox appends a BOX record to dst that makes a box: see [State.NewBox].
-func (s *State) AppendNewBox(dst []byte, id BoxID, b *BoxSettings) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeBox, box: id}), boxMake)
-	return finish(b.append(appendU64(dst, s.given)), start)
+// EncodeNewBox returns a BOX record that makes a box: see [State.NewBox].
+func (s *State) EncodeNewBox(id BoxID, b *BoxSettings) []byte {
+	rec := append(appendHead(nil, head{typ: TypeBox, box: id}), boxMake)
+	return finish(b.append(appendU64(rec, s.given)), 0)
 }
 
-// AppendBox appends a BOX record to dst that changes a box, or makes one that nobody reads here: a
+// EncodeBox returns a BOX record that changes a box, or makes one that nobody reads here: a
 // spool or a copy.
-func AppendBox(dst []byte, id BoxID, b *BoxSettings) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeBox, box: id}), boxSet)
-	return finish(b.append(dst), start)
+func EncodeBox(id BoxID, b *BoxSettings) []byte {
+	rec := append(appendHead(nil, head{typ: TypeBox, box: id}), boxSet)
+	return finish(b.append(rec), 0)
 }
 
-// AppendRemoveBox appends a BOX record to dst that removes a box with all that waits in it.
-func AppendRemoveBox(dst []byte, id BoxID) []byte {
-	start := len(dst)
-	return finish(append(appendHead(dst, head{typ: TypeBox, box: id}), boxRemove), start)
+// EncodeRemoveBox returns a BOX record that removes a box with all that waits in it.
+func EncodeRemoveBox(id BoxID) []byte {
+	return finish(append(appendHead(nil, head{typ: TypeBox, box: id}), boxRemove), 0)
 }
 
-// AppendLimits appends a BOX record to dst that sets the limits of the ledger.
-func AppendLimits(dst []byte, l Limits) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeBox}), boxLimits)
-	return finish(l.append(dst), start)
+// EncodeLimits returns a BOX record that sets the limits of the ledger.
+func EncodeLimits(l Limits) []byte {
+	rec := append(appendHead(nil, head{typ: TypeBox}), boxLimits)
+	return finish(l.append(rec), 0)
 }
 
-// AppendSub appends a SUB record to dst that makes or changes a subscription; a new one
+// EncodeSub returns a SUB record that makes or changes a subscription; a new one
 // begins at from: see [State.NewSub].
-func AppendSub(dst []byte, box BoxID, id SubID, s *SubSettings, from Start) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subSet)
-	return finish(from.append(s.append(dst)), start)
+func EncodeSub(box BoxID, id SubID, s *SubSettings, from Start) []byte {
+	rec := append(appendHead(nil, head{typ: TypeSub, sub: id, box: box}), subSet)
+	return finish(from.append(s.append(rec)), 0)
 }
 
-// AppendRemoveSub appends a SUB record to dst that removes a subscription of a topic.
-func AppendRemoveSub(dst []byte, box BoxID, id SubID) []byte {
-	start := len(dst)
-	return finish(append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subRemove), start)
+// EncodeRemoveSub returns a SUB record that removes a subscription of a topic.
+func EncodeRemoveSub(box BoxID, id SubID) []byte {
+	return finish(append(appendHead(nil, head{typ: TypeSub, sub: id, box: box}), subRemove), 0)
 }
 
-// AppendSeek appends a SUB record to dst that moves a subscription of a topic.
-func AppendSeek(dst []byte, box BoxID, id SubID, to Start) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subSeek)
-	return finish(to.append(dst), start)
+// EncodeSeek returns a SUB record that moves a subscription of a topic.
+func EncodeSeek(box BoxID, id SubID, to Start) []byte {
+	rec := append(appendHead(nil, head{typ: TypeSub, sub: id, box: box}), subSeek)
+	return finish(to.append(rec), 0)
 }
 
-// AppendUnblock appends a SUB record to dst that lets a blocked lane go on. Origin is the
+// EncodeUnblock returns a SUB record that lets a blocked lane go on. Origin is the
 // index of the node whose lane it is, if the box separates them.
-func AppendUnblock(dst []byte, box BoxID, id SubID, origin uint32, key []byte) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subUnblock)
-	return finish(appendText(appendU32(dst, origin), key), start)
+func EncodeUnblock(box BoxID, id SubID, origin uint32, key []byte) []byte {
+	rec := append(appendHead(nil, head{typ: TypeSub, sub: id, box: box}), subUnblock)
+	return finish(appendText(appendU32(rec, origin), key), 0)
 }
 
-// AppendRedriven appends a SUB record to dst: these dead letters were sent again, as new mails.
-func AppendRedriven(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
-	return appendSubSeqs(dst, box, id, subRedriven, seqs)
+// EncodeRedriven returns a SUB record: these dead letters were sent again, as new mails.
+func EncodeRedriven(box BoxID, id SubID, seqs []uint64) []byte {
+	return encodeSubSeqs(box, id, subRedriven, seqs)
 }
 
-// AppendArchived appends a SUB record to dst: these dead letters are in a file, or were
+// EncodeArchived returns a SUB record: these dead letters are in a file, or were
 // removed by a person.
-func AppendArchived(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
-	return appendSubSeqs(dst, box, id, subArchived, seqs)
+func EncodeArchived(box BoxID, id SubID, seqs []uint64) []byte {
+	return encodeSubSeqs(box, id, subArchived, seqs)
 }
 
-func appendSubSeqs(dst []byte, box BoxID, id SubID, op byte, seqs []uint64) []byte {
-	start := len(dst)
-	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), op)
-	return finish(appendSeqs(dst, seqs), start)
+func encodeSubSeqs(box BoxID, id SubID, op byte, seqs []uint64) []byte {
+	rec := append(appendHead(nil, head{typ: TypeSub, sub: id, box: box}), op)
+	return finish(appendSeqs(rec, seqs), 0)
 }
 
 // Check returns an error wrapping ErrBadRecord if a setting is outside its limits.

@@ -24,10 +24,10 @@ func TestSharesOfOrigins(t *testing.T) {
 		{"dedupe keys", 2, BoxSettings{}, Limits{Keys: 10}, true, true},
 	} {
 		b := newBench(t)
-		b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-		b.apply(AppendPeer(nil, 2, proto.PeerID{2}))
-		b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 10}))
-		b.apply(AppendLimits(nil, tt.limits))
+		b.apply(EncodePeer(1, proto.PeerID{1}))
+		b.apply(EncodePeer(2, proto.PeerID{2}))
+		b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 10}))
+		b.apply(EncodeLimits(tt.limits))
 		b.topic(tt.topic, SubSettings{})
 		for i, origin := range []uint32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2} {
 			n := note{box: tt.box, origin: origin}

@@ -103,7 +103,7 @@ func (s *sim) handOver() {
 		s.moves++
 		settings.Handover = Handover{ID: [16]byte{s.moves}, Peer: simThere, Generation: 1, Stage: Closing}
 	}
-	s.flight = append(s.flight, AppendBox(nil, id, &settings))
+	s.flight = append(s.flight, EncodeBox(id, &settings))
 	s.commit(s.choose(len(s.flight) + 1))
 }
 
@@ -121,8 +121,8 @@ func (s *sim) refused(id BoxID) {
 	paused.Paused = !paused.Paused
 	was := s.save(s.s)
 	for _, rec := range [][]byte{
-		AppendBox(nil, id, &settings), AppendRemoveBox(nil, id), AppendSub(nil, id, sub.id, &paused, Start{}), AppendUnblock(nil, id, sub.id, 0, []byte("a")),
-		AppendRedriven(nil, id, sub.id, []uint64{1}), AppendArchived(nil, id, sub.id, []uint64{1}),
+		EncodeBox(id, &settings), EncodeRemoveBox(id), EncodeSub(id, sub.id, &paused, Start{}), EncodeUnblock(id, sub.id, 0, []byte("a")),
+		EncodeRedriven(id, sub.id, []uint64{1}), EncodeArchived(id, sub.id, []uint64{1}),
 	} {
 		s.log = append(s.log, rec)
 		var out Output
@@ -140,7 +140,7 @@ func (s *sim) trip(i int) {
 	here := &simHome{s: s.s, log: s.log, self: simHere}
 	there := &simHome{s: New(chainNotes{}), self: simThere}
 	there.apply(s, appendAge(nil, age{1, 0, s.m.at}))
-	there.must(s, AppendPeer(nil, 1, proto.PeerID{77}))
+	there.must(s, EncodePeer(1, proto.PeerID{77}))
 	untold := slices.Sorted(maps.Keys(b.untold))
 	at := s.carry(here, there, old)
 	var told []uint64
@@ -159,7 +159,7 @@ func (s *sim) trip(i int) {
 	settings, _ := there.s.Settings(at)
 	for _, stage := range []Stage{Closing, Still} {
 		settings.Handover = Handover{ID: [16]byte{s.moves, 1}, Peer: simHere, Generation: 2, Stage: stage}
-		there.must(s, AppendBox(nil, at, &settings))
+		there.must(s, EncodeBox(at, &settings))
 	}
 	id := s.carry(there, here, at)
 	s.log = here.log
@@ -253,24 +253,24 @@ func (s *sim) carry(from, to *simHome, id BoxID) BoxID {
 	}
 	settings, _ = to.s.Settings(at)
 	settings.Name, settings.Generation, settings.Handover.Stage = name, 2, Came
-	if r := to.apply(s, to.s.AppendServe(nil, at, &settings)); r.Code == proto.CodeOK || from.serves(name) {
+	if r := to.apply(s, to.s.EncodeServe(at, &settings)); r.Code == proto.CodeOK || from.serves(name) {
 		s.failf("a copy that is not whole is served: %+v, %v", r, from.serves(name))
 	}
 	settings, _ = to.s.Settings(at)
 	settings.Handover.Stage = Whole
-	to.must(s, AppendBox(nil, at, &settings))
+	to.must(s, EncodeBox(at, &settings))
 	s.dies(from, to)
 	if from.serves(name) || to.serves(name) {
 		s.failf("%s is served though it is on its way", name)
 	}
 	settings.Name, settings.Generation, settings.Handover.Stage = name, 2, Came
-	to.must(s, to.s.AppendServe(nil, at, &settings))
+	to.must(s, to.s.EncodeServe(at, &settings))
 	s.dies(from, to)
 	if from.serves(name) || !to.serves(name) {
 		s.failf("%s is served: %v at the old home, %v at the new one", name, from.serves(name), to.serves(name))
 	}
 	s.dies(from, to)
-	from.must(s, AppendLeave(nil, id))
+	from.must(s, EncodeLeave(id))
 	return at
 }
 
@@ -289,10 +289,10 @@ func (s *sim) copyBox(from, to *simHome, id BoxID, parts [][]byte) BoxID {
 	settings, _ := from.s.Settings(id)
 	settings.Handover.Peer, settings.Handover.Stage, settings.Name = from.self, Copying, CopyPrefix+settings.Name
 	if to.s.Origin(from.self) == 0 {
-		to.must(s, AppendPeer(nil, to.s.NewOrigin(), from.self))
+		to.must(s, EncodePeer(to.s.NewOrigin(), from.self))
 	}
 	at := to.s.NewBox()
-	to.must(s, AppendBox(nil, at, &settings))
+	to.must(s, EncodeBox(at, &settings))
 	dies := -1
 	if s.one(4) {
 		dies = s.choose(len(parts))
@@ -308,7 +308,7 @@ func (s *sim) copyBox(from, to *simHome, id BoxID, parts [][]byte) BoxID {
 		}
 		if i == dies {
 			[]*simHome{from, to}[s.choose(2)].crash(s)
-			to.must(s, AppendLeave(nil, at))
+			to.must(s, EncodeLeave(at))
 			return 0
 		}
 	}
@@ -334,7 +334,7 @@ func (s *sim) originAt(from, to *simHome, i uint32) uint32 {
 		return 0
 	}
 	if to.s.Origin(p) == 0 {
-		to.must(s, AppendPeer(nil, to.s.NewOrigin(), p))
+		to.must(s, EncodePeer(to.s.NewOrigin(), p))
 	}
 	return to.s.Origin(p)
 }
@@ -359,7 +359,7 @@ func (s *sim) parts(from *simHome, id BoxID) [][]byte {
 			}
 		}
 		if len(kept) > 0 {
-			all = append(all, AppendKept(nil, kept))
+			all = append(all, EncodeKept(kept))
 		}
 	}
 	all = append(all, from.s.CopyTail(id)...)
@@ -369,7 +369,7 @@ func (s *sim) parts(from *simHome, id BoxID) [][]byte {
 			own[x] = boots
 		}
 	}
-	return append(all, AppendChains(nil, own.Save()))
+	return append(all, EncodeChains(own.Save()))
 }
 
 // checkMoved checks that a box has at its new home what it had: mails, attempts, dead letters, what is

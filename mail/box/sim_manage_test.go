@@ -29,7 +29,7 @@ func (s *sim) manage() {
 		if id != s.boxes[0] {
 			to := s.from(b)
 			b.start(u, to)
-			s.apply(AppendSeek(nil, id, sid, to))
+			s.apply(EncodeSeek(id, sid, to))
 			s.m.endRead(b)
 		}
 	case 3:
@@ -43,17 +43,17 @@ func (s *sim) manage() {
 			}
 		}
 		delete(u.blocked, b.laneKey(&modelMail{key: string(key), origin: origin}))
-		s.apply(AppendUnblock(nil, id, sid, origin, key))
+		s.apply(EncodeUnblock(id, sid, origin, key))
 	case 4:
 		if len(u.dead) > 0 {
 			list := slices.Sorted(maps.Keys(u.dead))[:1+s.choose(len(u.dead))]
 			if s.one(2) {
-				s.apply(AppendRedriven(nil, id, sid, list))
+				s.apply(EncodeRedriven(id, sid, list))
 			}
 			for _, seq := range list {
 				delete(u.dead, seq)
 			}
-			s.apply(AppendArchived(nil, id, sid, list))
+			s.apply(EncodeArchived(id, sid, list))
 		}
 	case 5:
 		for _, r := range s.readers {
@@ -70,7 +70,7 @@ func (s *sim) manage() {
 		if b := s.m.boxes[s.boxes[0]]; !b.stands() {
 			changed := b.settings
 			s.chooseKeep(&changed)
-			s.apply(AppendBox(nil, s.boxes[0], &changed))
+			s.apply(EncodeBox(s.boxes[0], &changed))
 		}
 	}
 }

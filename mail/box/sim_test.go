@@ -189,19 +189,19 @@ func (s *sim) setUp() {
 		id := BoxID(i + 1)
 		s.m.boxes[id] = newModelBox(b)
 		s.m.boxes[id].made = s.m.boot
-		if r := s.apply(AppendBox(nil, id, &b)).Results[0]; r.Code != proto.CodeOK {
+		if r := s.apply(EncodeBox(id, &b)).Results[0]; r.Code != proto.CodeOK {
 			s.failf("box: %+v", r)
 		}
 	}
 	if s.one(3) {
 		s.m.limit = int64(500 + s.choose(1000))
-		s.apply(AppendLimits(nil, Limits{Kept: uint64(s.m.limit)}))
+		s.apply(EncodeLimits(Limits{Kept: uint64(s.m.limit)}))
 	}
 	s.boxes, s.sole = [3]BoxID{1, 2, 3}, s.one(10)
 	s.m.boxes[1].subs[0] = newModelSub(SubSettings{})
 	s.setSub(1, 0)
-	s.apply(AppendPeer(nil, 1, proto.PeerID{1}))
-	s.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	s.apply(EncodePeer(1, proto.PeerID{1}))
+	s.apply(EncodePeer(2, proto.PeerID{2}))
 	for range 1 + s.choose(2) {
 		s.newSub(2)
 		s.newSub(3)
@@ -232,7 +232,7 @@ func (s *sim) newSub(id BoxID) {
 	u := newModelSub(settings)
 	b.start(u, from)
 	b.subs[sid] = u
-	s.apply(AppendSub(nil, id, sid, &settings, from))
+	s.apply(EncodeSub(id, sid, &settings, from))
 }
 
 func (s *sim) from(b *modelBox) Start {
@@ -257,7 +257,7 @@ func (s *sim) setSub(id BoxID, sid SubID) {
 		return
 	}
 	u.settings = s.subSettings(u.settings)
-	s.apply(AppendSub(nil, id, sid, &u.settings, Start{}))
+	s.apply(EncodeSub(id, sid, &u.settings, Start{}))
 }
 
 // commit applies the first n records in flight.

@@ -12,7 +12,7 @@ import (
 // newSpoolBench returns a bench whose box 2 is a spool with some mails.
 func newSpoolBench(t testing.TB, mails int) *bench {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{9}, Generation: 4, Mails: 8}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{9}, Generation: 4, Mails: 8}))
 	for range mails {
 		b.mustSend(b.spooled(note{}))
 	}
@@ -29,7 +29,7 @@ func (b *bench) spooled(n note) note {
 // A spool takes what this node has numbered, and nothing else does.
 func TestOnlyASpoolTakesMailOfThisNodeWithANumber(t *testing.T) {
 	b := newSpoolBench(t, 0)
-	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
 	number := proto.Seq{Boot: 1, Counter: 100}
 	for _, tt := range []struct {
 		name string
@@ -61,7 +61,7 @@ func TestNothingButItsRecordsEndsASpool(t *testing.T) {
 	if n := b.s.Purge(b.now, 2, 9, "", &b.out); n > 0 {
 		t.Errorf("%d are purged", n)
 	}
-	if r := b.apply(AppendRemoveBox(nil, 2)); r.Code != proto.CodeBusy {
+	if r := b.apply(EncodeRemoveBox(2)); r.Code != proto.CodeBusy {
 		t.Errorf("removed with mail: %+v", r)
 	}
 	b.wait(40 * 24 * time.Hour)
@@ -75,15 +75,15 @@ func TestNothingButItsRecordsEndsASpool(t *testing.T) {
 			t.Errorf("%+v, %d bounces", b.out.Ends, len(b.out.Bounces))
 		}
 	}
-	ends(AppendSpoolDone(nil, 2, []uint64{1, 3, 77}), Done, CauseNone, 0)
-	ends(AppendSpoolEnd(nil, 2, SpoolEnd{State: Dead, Cause: CauseRefused, Reason: strings.Repeat("x", 2*MaxReason)}, []uint64{2}), Dead, CauseRefused, 1)
-	ends(AppendSpoolEnd(nil, 2, SpoolEnd{State: Expired, Cause: CauseUnheard}, []uint64{4, 5}), Expired, CauseUnheard, 2)
-	for _, rec := range [][]byte{AppendSpoolDone(nil, 2, []uint64{1}), AppendSpoolEnd(nil, 2, SpoolEnd{State: Dead, Cause: CauseRefused}, []uint64{1, 2, 5})} {
+	ends(EncodeSpoolDone(2, []uint64{1, 3, 77}), Done, CauseNone, 0)
+	ends(EncodeSpoolEnd(2, SpoolEnd{State: Dead, Cause: CauseRefused, Reason: strings.Repeat("x", 2*MaxReason)}, []uint64{2}), Dead, CauseRefused, 1)
+	ends(EncodeSpoolEnd(2, SpoolEnd{State: Expired, Cause: CauseUnheard}, []uint64{4, 5}), Expired, CauseUnheard, 2)
+	for _, rec := range [][]byte{EncodeSpoolDone(2, []uint64{1}), EncodeSpoolEnd(2, SpoolEnd{State: Dead, Cause: CauseRefused}, []uint64{1, 2, 5})} {
 		if b.apply(rec); len(b.out.Ends) > 0 {
 			t.Errorf("ended twice: %+v", b.out.Ends)
 		}
 	}
-	if r := b.apply(AppendRemoveBox(nil, 2)); r.Code != proto.CodeOK {
+	if r := b.apply(EncodeRemoveBox(2)); r.Code != proto.CodeOK {
 		t.Errorf("removed when it is empty: %+v", r)
 	}
 	if b.s.bytes != 0 {

@@ -15,14 +15,14 @@ func TestHandlesOfOtherMails(t *testing.T) {
 		return b.deliver(b.attach(id, 0), 1)[0].Handle
 	}
 	again := func(b *bench) {
-		b.apply(b.s.AppendNewBox(nil, b.s.NewBox(), &BoxSettings{Name: "agent:desk", Kind: Mailbox}))
+		b.apply(b.s.EncodeNewBox(b.s.NewBox(), &BoxSettings{Name: "agent:desk", Kind: Mailbox}))
 	}
 	for name, give := range map[string]func(b *bench) Handle{
 		"removed and made again at once": func(b *bench) Handle {
 			again(b)
 			b.mustSend(note{box: 2})
 			h := first(b, 2)
-			b.apply(AppendRemoveBox(nil, 2))
+			b.apply(EncodeRemoveBox(2))
 			again(b)
 			b.mustSend(note{box: 3})
 			return h
@@ -31,7 +31,7 @@ func TestHandlesOfOtherMails(t *testing.T) {
 			again(b)
 			b.mustSend(note{box: 2})
 			h := first(b, 2)
-			b.apply(AppendRemoveBox(nil, 2))
+			b.apply(EncodeRemoveBox(2))
 			b.restart()
 			again(b)
 			b.mustSend(note{box: 3})

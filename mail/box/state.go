@@ -256,13 +256,13 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 	case TypeMail:
 		err = s.applyMail(p, rec, out)
 	case TypeAck:
-		out.seqs = d.seqs(out.seqs[:0], MaxSeqs)
+		out.seqs = d.seqs(out.seqs[:0])
 		if !d.done() {
 			return bad(h.typ)
 		}
 		s.applyAck(h, out.seqs, out)
 	case TypeTold:
-		seqs := d.seqs(nil, MaxSeqs)
+		seqs := d.seqs(nil)
 		if !d.done() || h.sub != 0 {
 			return bad(h.typ)
 		}

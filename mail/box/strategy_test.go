@@ -6,7 +6,7 @@ import "testing"
 // with the others: its place in the turns stays.
 func TestTurnOfAReaderThatComesAgain(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Strategy: RoundRobin}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Strategy: RoundRobin}, Start{}))
 	attach := func(reader string, credit int) *Session {
 		t.Helper()
 		x, err := b.s.Attach(1, 0, reader, 0, credit)

@@ -30,7 +30,7 @@ func TestPoisonDiesAlone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
-			b.apply(AppendSub(nil, 1, 0, &tt.settings, Start{}))
+			b.apply(EncodeSub(1, 0, &tt.settings, Start{}))
 			for i := range mails {
 				b.mustSend(note{key: tt.keys[i%len(tt.keys)]})
 			}
@@ -164,7 +164,7 @@ func TestALeasedSuspectHoldsUpNobody(t *testing.T) {
 // from its session nor, if it is one, the session from other mail.
 func TestASuspectWaitsAMinute(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Lease: 10 * time.Minute}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Lease: 10 * time.Minute}, Start{}))
 	b.mustSend(note{})
 	b.broken(1)
 	b.mustSend(note{class: proto.Critical})
@@ -296,7 +296,7 @@ func TestEachLeaseIsABatch(t *testing.T) {
 // suspect begins none.
 func TestKeyBatchesAndSuspects(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{KeyBatch: 4}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{KeyBatch: 4}, Start{}))
 	for i := range 4 {
 		b.mustSend(note{key: "k", class: []proto.Class{2: proto.Critical, 3: 0}[i]})
 	}

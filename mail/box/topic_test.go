@@ -15,12 +15,12 @@ import (
 func (b *bench) topic(settings BoxSettings, subs ...SubSettings) {
 	b.Helper()
 	settings.Name, settings.Kind = "topic:orders", Topic
-	if r := b.apply(AppendBox(nil, 2, &settings)); r.Code != proto.CodeOK {
+	if r := b.apply(EncodeBox(2, &settings)); r.Code != proto.CodeOK {
 		b.Fatalf("%+v", r)
 	}
 	for i, s := range subs {
 		s.Name = or(s.Name, fmt.Sprint("sub", i+1))
-		if r := b.apply(AppendSub(nil, 2, SubID(i+1), &s, Start{})); r.Code != proto.CodeOK {
+		if r := b.apply(EncodeSub(2, SubID(i+1), &s, Start{})); r.Code != proto.CodeOK {
 			b.Fatalf("%+v", r)
 		}
 	}
@@ -84,13 +84,13 @@ func TestStarts(t *testing.T) {
 				b.publish(s)
 				b.wait(time.Minute)
 			}
-			b.apply(AppendSub(nil, 2, 1, &SubSettings{Name: "s"}, tt.from))
+			b.apply(EncodeSub(2, 1, &SubSettings{Name: "s"}, tt.from))
 			x := b.attach(2, 1)
 			b.want(x, tt.want...)
 			b.publish("c")
 			b.want(x, 5)
 			// A seek finds the same place, whatever was read.
-			b.apply(AppendSeek(nil, 2, 1, Start{At: StartFirst}))
+			b.apply(EncodeSeek(2, 1, Start{At: StartFirst}))
 			b.want(x, 1, 2, 3, 4, 5)
 			if x.held != 5 {
 				t.Errorf("it holds %d after a seek", x.held)
@@ -155,14 +155,14 @@ func TestInterest(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	b.want(y, 2)
-	b.apply(AppendRemoveSub(nil, 2, 2))
+	b.apply(EncodeRemoveSub(2, 2))
 	if len(b.out.Lost) != 1 || b.out.Lost[0] != y {
 		t.Error("the session of a removed subscription was not told")
 	}
 	if got := b.deliver(y, 1); got != nil {
 		t.Errorf("it is still given %v", got)
 	}
-	b.apply(AppendRemoveSub(nil, 2, 1))
+	b.apply(EncodeRemoveSub(2, 1))
 	b.publish("a") // nobody wants it
 	if i, _ := b.s.Info(2); i.Waiting != 0 || i.EndedAs(Done) != 3 || len(i.Subs) != 0 {
 		t.Errorf("%+v", i)
@@ -284,9 +284,9 @@ func TestDeadLettersOfATopic(t *testing.T) {
 		t.Errorf("its record is not kept: %+v", kept)
 	}
 	// It may come again by a seek, and die again: it is one dead letter.
-	b.apply(AppendSeek(nil, 2, 1, Start{At: StartFirst}))
+	b.apply(EncodeSeek(2, 1, Start{At: StartFirst}))
 	b.settle(Settlement{Box: 2, Sub: 1, Handle: b.want(x, 2, 3)[0].Handle, Op: Final})
-	b.apply(AppendSeek(nil, 2, 1, Start{At: StartFirst}))
+	b.apply(EncodeSeek(2, 1, Start{At: StartFirst}))
 	before := b.s.bytes
 	b.settle(Settlement{Box: 2, Sub: 1, Handle: b.want(x, 2, 3)[0].Handle, Op: Final})
 	if i, _ := b.s.SubInfo(2, 1); i.Dead != 2 || b.s.bytes != before {
@@ -297,7 +297,7 @@ func TestDeadLettersOfATopic(t *testing.T) {
 // TestArchive checks S17: the dead letters that are too many or too old are archived.
 func TestArchive(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Dead: 2, DeadAge: time.Hour}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Dead: 2, DeadAge: time.Hour}, Start{}))
 	x := b.attach(1, 0)
 	for range 4 {
 		b.mustSend(note{})
@@ -323,11 +323,11 @@ func TestArchive(t *testing.T) {
 		t.Errorf("handed out twice: %v", got)
 	}
 	bytes := b.s.bytes
-	b.apply(AppendArchived(nil, 1, 0, []uint64{1, 2, 9}))
+	b.apply(EncodeArchived(1, 0, []uint64{1, 2, 9}))
 	if i, _ := b.s.SubInfo(1, 0); i.Dead != 2 || b.s.bytes != bytes/2 {
 		t.Errorf("%+v, %d bytes", i, b.s.bytes)
 	}
-	b.apply(AppendRedriven(nil, 1, 0, []uint64{4}))
+	b.apply(EncodeRedriven(1, 0, []uint64{4}))
 	for d := range b.s.DeadLetters(1, 0, 0) {
 		if d.Redriven != (d.Seq == 4) {
 			t.Errorf("%+v", d)
@@ -344,7 +344,7 @@ func TestArchive(t *testing.T) {
 func TestArchiveInOrderOfDeath(t *testing.T) {
 	const all = 5*MaxSeqs + 3
 	b := newBench(t)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Dead: 7}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Dead: 7}, Start{}))
 	for range all {
 		b.mustSend(note{})
 	}
@@ -375,7 +375,7 @@ func TestArchiveInOrderOfDeath(t *testing.T) {
 		}
 		died = died[want:]
 		slices.Sort(got)
-		b.apply(AppendArchived(nil, 1, 0, got))
+		b.apply(EncodeArchived(1, 0, got))
 		var left []uint64
 		for d := range b.s.DeadLetters(1, 0, 0) {
 			left = append(left, d.Seq)
@@ -418,13 +418,13 @@ func TestRemoveBox(t *testing.T) {
 	x := b.attach(1, 0)
 	h := b.want(x, 1, 2)[0].Handle
 	b.must(Final, h)
-	if r := b.apply(AppendRemoveBox(nil, 1)); r.Code != proto.CodeOK || len(b.out.Bounces) != 1 || len(b.out.Lost) != 1 {
+	if r := b.apply(EncodeRemoveBox(1)); r.Code != proto.CodeOK || len(b.out.Bounces) != 1 || len(b.out.Lost) != 1 {
 		t.Errorf("%+v: %+v", r, b.out)
 	}
 	if _, ok := b.s.Find("agent:ceo"); ok || len(b.s.Boxes()) != 0 || b.s.bytes != 0 {
 		t.Error("something is left")
 	}
-	if r := b.apply(AppendRemoveBox(nil, 1)); r.Code != proto.CodeNoHandler {
+	if r := b.apply(EncodeRemoveBox(1)); r.Code != proto.CodeNoHandler {
 		t.Errorf("removed twice: %+v", r)
 	}
 	if id := b.s.NewBox(); id != 2 {
@@ -440,28 +440,28 @@ func TestBoxesChangeWithinTheirLimits(t *testing.T) {
 		rec  []byte
 		want proto.Code
 	}{
-		{"another name", AppendBox(nil, 1, &BoxSettings{Name: "x", Kind: Mailbox}), proto.CodeBusy},
-		{"another kind", AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Topic}), proto.CodeBusy},
-		{"other lanes", AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, PerPeer: true}), proto.CodeBusy},
-		{"a name that is used", AppendBox(nil, 3, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}), proto.CodeDuplicate},
-		{"a number left out", AppendBox(nil, 4, &BoxSettings{Name: "x", Kind: Mailbox}), proto.CodeBusy},
-		{"a second subscription of a mailbox", AppendSub(nil, 1, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeBadForm},
-		{"a mailbox that seeks", AppendSeek(nil, 1, 0, Start{}), proto.CodeBadForm},
-		{"a mailbox without itself", AppendRemoveSub(nil, 1, 0), proto.CodeBadForm},
-		{"a subscription without a name", AppendSub(nil, 2, 2, &SubSettings{}, Start{}), proto.CodeBadForm},
-		{"another name of a subscription", AppendSub(nil, 2, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeBusy},
-		{"another filter", AppendSub(nil, 2, 1, &SubSettings{Name: "s", Filter: "x"}, Start{}), proto.CodeBusy},
-		{"a subscription's name that is used", AppendSub(nil, 2, 2, &SubSettings{Name: "s"}, Start{}), proto.CodeDuplicate},
-		{"a subscription's number left out", AppendSub(nil, 2, 3, &SubSettings{Name: "x"}, Start{}), proto.CodeBusy},
-		{"a subscription of no box", AppendSub(nil, 9, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeNoHandler},
-		{"a seek of none", AppendSeek(nil, 2, 9, Start{}), proto.CodeNoHandler},
+		{"another name", EncodeBox(1, &BoxSettings{Name: "x", Kind: Mailbox}), proto.CodeBusy},
+		{"another kind", EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Topic}), proto.CodeBusy},
+		{"other lanes", EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, PerPeer: true}), proto.CodeBusy},
+		{"a name that is used", EncodeBox(3, &BoxSettings{Name: "agent:ceo", Kind: Mailbox}), proto.CodeDuplicate},
+		{"a number left out", EncodeBox(4, &BoxSettings{Name: "x", Kind: Mailbox}), proto.CodeBusy},
+		{"a second subscription of a mailbox", EncodeSub(1, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeBadForm},
+		{"a mailbox that seeks", EncodeSeek(1, 0, Start{}), proto.CodeBadForm},
+		{"a mailbox without itself", EncodeRemoveSub(1, 0), proto.CodeBadForm},
+		{"a subscription without a name", EncodeSub(2, 2, &SubSettings{}, Start{}), proto.CodeBadForm},
+		{"another name of a subscription", EncodeSub(2, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeBusy},
+		{"another filter", EncodeSub(2, 1, &SubSettings{Name: "s", Filter: "x"}, Start{}), proto.CodeBusy},
+		{"a subscription's name that is used", EncodeSub(2, 2, &SubSettings{Name: "s"}, Start{}), proto.CodeDuplicate},
+		{"a subscription's number left out", EncodeSub(2, 3, &SubSettings{Name: "x"}, Start{}), proto.CodeBusy},
+		{"a subscription of no box", EncodeSub(9, 1, &SubSettings{Name: "x"}, Start{}), proto.CodeNoHandler},
+		{"a seek of none", EncodeSeek(2, 9, Start{}), proto.CodeNoHandler},
 	} {
 		before := save(t, b.s)
 		if r := b.apply(tt.rec); r.Code != tt.want || !bytes.Equal(before, save(t, b.s)) {
 			t.Errorf("%s: %+v", tt.name, r)
 		}
 	}
-	if r := b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 7})); r.Code != proto.CodeOK || !r.Duplicate || b.info().Settings.Mails != 7 {
+	if r := b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 7})); r.Code != proto.CodeOK || !r.Duplicate || b.info().Settings.Mails != 7 {
 		t.Errorf("a change: %+v", r)
 	}
 	if id, ok := b.s.FindSub(2, "s"); !ok || id != 1 || b.s.NewSub(2) != 2 || b.s.NewSub(1) != 0 {
@@ -472,13 +472,13 @@ func TestBoxesChangeWithinTheirLimits(t *testing.T) {
 func TestPause(t *testing.T) {
 	b := newBench(t)
 	x := b.attach(1, 0)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{Paused: true}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{Paused: true}, Start{}))
 	b.mustSend(note{})
 	if len(b.out.Ready) != 0 {
 		t.Error("a paused session is woken")
 	}
 	b.want(x)
-	b.apply(AppendSub(nil, 1, 0, &SubSettings{}, Start{}))
+	b.apply(EncodeSub(1, 0, &SubSettings{}, Start{}))
 	if !slices.Equal(b.out.Ready, []*Session{x}) {
 		t.Error("it is not woken when the pause ends")
 	}

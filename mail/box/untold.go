@@ -6,11 +6,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// AppendTold appends a TOLD record to dst: the senders of these mails of a mailbox know that they
+// EncodeTold returns a TOLD record: the senders of these mails of a mailbox know that they
 // are done. There are at most MaxSeqs.
-func AppendTold(dst []byte, box BoxID, seqs []uint64) []byte {
-	start := len(dst)
-	return finish(appendSeqs(appendHead(dst, head{typ: TypeTold, box: box}), seqs), start)
+func EncodeTold(box BoxID, seqs []uint64) []byte {
+	return finish(appendSeqs(appendHead(nil, head{typ: TypeTold, box: box}), seqs), 0)
 }
 
 // Untold returns at most limit of the mails that are done and whose senders want to know that. Each

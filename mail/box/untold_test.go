@@ -21,7 +21,7 @@ func (b *bench) untold() (seqs []uint64) {
 // the sender was told, whatever is restarted, moved and forgotten in between.
 func TestDoneIsUntoldUntilItWasTold(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
 	asked := b.mustSend(note{flags: proto.LetterTellEnd})
 	b.mustSend(note{flags: proto.LetterReceipt})
 	dead := b.mustSend(note{flags: proto.LetterTellEnd, class: proto.Low})
@@ -57,8 +57,8 @@ func TestDoneIsUntoldUntilItWasTold(t *testing.T) {
 	if err != nil || !slices.Equal(back.Untold(9), b.s.Untold(9)) {
 		t.Errorf("a checkpoint has %+v, %v", back.Untold(9), err)
 	}
-	b.apply(AppendTold(nil, 1, []uint64{asked, asked + 1}))
-	b.apply(AppendTold(nil, 7, []uint64{late}))
+	b.apply(EncodeTold(1, []uint64{asked, asked + 1}))
+	b.apply(EncodeTold(7, []uint64{late}))
 	if got := b.untold(); !slices.Equal(got, []uint64{late}) {
 		t.Errorf("untold: %d", got)
 	}
@@ -66,7 +66,7 @@ func TestDoneIsUntoldUntilItWasTold(t *testing.T) {
 		t.Error("the record of what was told is needed")
 	}
 	var out Output
-	if err := b.s.Apply(100, AppendRemoveBox(nil, 1), &out); err != nil || len(out.Bounces) != 1 || out.Bounces[0].Seq != late || out.Bounces[0].State != Done || b.untold() != nil || b.s.untold != 0 {
+	if err := b.s.Apply(100, EncodeRemoveBox(1), &out); err != nil || len(out.Bounces) != 1 || out.Bounces[0].Seq != late || out.Bounces[0].State != Done || b.untold() != nil || b.s.untold != 0 {
 		t.Errorf("the box is removed: %+v, %d untold, %v", out.Bounces, b.s.untold, err)
 	}
 }
@@ -74,7 +74,7 @@ func TestDoneIsUntoldUntilItWasTold(t *testing.T) {
 // What is kept and not told yet is needed once.
 func TestUntoldMailNeedsOneRecord(t *testing.T) {
 	b := newBench(t)
-	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
+	b.apply(EncodeBox(1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: time.Hour}))
 	b.mustSend(note{flags: proto.LetterTellEnd})
 	b.must(Ack, b.deliver(b.attach(1, 0), 1)[0].Handle)
 	n := 0

@@ -16,17 +16,16 @@ var ErrNotes = errors.New("chain: bad notes")
 
 const version = 1
 
-// Append appends the encoding of h, the same for the same notes, to dst. All numbers after
-// the version are unsigned varints in their shortest form:
+// Encode returns the encoding of h, the same for the same notes. All numbers after the version
+// are unsigned varints in their shortest form:
 //
 //	version 1 | origins | origin 32 | boxes | length, box | floor
 //	per class: boots | boot after the one before | first | last - first | own | 0, reserved
 //	           | not_after | skips | first after the last before | last - first | code
 //
 // Origins, boxes, boots and skips are in ascending order.
-func (h *Home) Append(dst []byte) []byte {
-	dst = append(dst, version)
-	dst = binary.AppendUvarint(dst, uint64(len(h.origins)))
+func (h *Home) Encode() []byte {
+	dst := binary.AppendUvarint([]byte{version}, uint64(len(h.origins)))
 	for _, origin := range slices.SortedFunc(maps.Keys(h.origins), proto.PeerID.Compare) {
 		boxes := h.origins[origin]
 		dst = append(dst, origin[:]...)
@@ -63,7 +62,7 @@ func (n *boxNotes) append(dst []byte) []byte {
 	return dst
 }
 
-// Decode reads what [Home.Append] writes, and origins without boxes, which it leaves out. The error
+// Decode reads what [Home.Encode] writes, and origins without boxes, which it leaves out. The error
 // is ErrNotes.
 func Decode(b []byte) (*Home, error) {
 	d := &decoder{rest: b}

@@ -29,13 +29,13 @@ func sampleHome() *Home {
 
 func TestNotesReadBack(t *testing.T) {
 	for _, h := range []*Home{new(Home), sampleHome()} {
-		b := h.Append(nil)
+		b := h.Encode()
 		back, err := Decode(b)
-		if err != nil || !bytes.Equal(back.Append(nil), b) {
+		if err != nil || !bytes.Equal(back.Encode(), b) {
 			t.Errorf("%x read back as %v: %v", b, back, err)
 		}
 	}
-	if !bytes.Equal(sampleHome().Append([]byte("x"))[1:], sampleHome().Append(nil)) {
+	if !bytes.Equal(sampleHome().Encode(), sampleHome().Encode()) {
 		t.Error("the same notes have two encodings")
 	}
 }
@@ -51,8 +51,8 @@ func TestNotesOfBoxesThatAreAllGone(t *testing.T) {
 		}
 	}
 	h.Forget(1000 + proto.Skew.Milliseconds() + 1)
-	notes := h.Append(nil)
-	if back, err := Decode(notes); err != nil || !bytes.Equal(notes, new(Home).Append(nil)) {
+	notes := h.Encode()
+	if back, err := Decode(notes); err != nil || !bytes.Equal(notes, new(Home).Encode()) {
 		t.Errorf("%x read back as %v: %v", notes, back, err)
 	}
 }
@@ -60,19 +60,19 @@ func TestNotesOfBoxesThatAreAllGone(t *testing.T) {
 // Notes with an origin that has no boxes are read: it is left out.
 func TestNotesOfAnOriginWithoutBoxes(t *testing.T) {
 	h := sampleHome()
-	want := h.Append(nil)
+	want := h.Encode()
 	h.origins[proto.PeerID{9}] = map[string]*boxNotes{}
-	back, err := Decode(h.Append(nil))
+	back, err := Decode(h.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := back.Append(nil); !bytes.Equal(got, want) {
+	if got := back.Encode(); !bytes.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
 	}
 }
 
 func TestBadNotes(t *testing.T) {
-	good := sampleHome().Append(nil)
+	good := sampleHome().Encode()
 	for n := range good {
 		if _, err := Decode(good[:n]); !errors.Is(err, ErrNotes) {
 			t.Errorf("cut after %d bytes: %v", n, err)
@@ -82,7 +82,7 @@ func TestBadNotes(t *testing.T) {
 		h := new(Home)
 		h.Take(testChain, numbered(5, 5, num(0, 0)))
 		edit(h.box(testChain.Origin, testChain.Box))
-		return h.Append(nil)
+		return h.Encode()
 	}
 	first := func(n *boxNotes) *bootNote { return &n.chains[proto.Normal.Index()][0] }
 	tests := []struct {
@@ -120,8 +120,8 @@ func TestBadNotes(t *testing.T) {
 // FuzzNotes reads arbitrary bytes: what is read has that one encoding, but for origins without
 // boxes, and can be used.
 func FuzzNotes(f *testing.F) {
-	f.Add(new(Home).Append(nil))
-	f.Add(sampleHome().Append(nil))
+	f.Add(new(Home).Encode())
+	f.Add(sampleHome().Encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := Decode(b)
 		if err != nil {
@@ -130,7 +130,7 @@ func FuzzNotes(f *testing.F) {
 			}
 			return
 		}
-		if again := h.Append(nil); !bytes.Equal(again, b) && len(b)-len(again) < len(proto.PeerID{}) {
+		if again := h.Encode(); !bytes.Equal(again, b) && len(b)-len(again) < len(proto.PeerID{}) {
 			t.Errorf("%x is encoded as %x", b, again)
 		}
 		h.Check(testChain, numbered(1, 1, num(0, 0)))
@@ -139,13 +139,13 @@ func FuzzNotes(f *testing.F) {
 			for range 2 {
 				other.Merge(box, h)
 			}
-			if c, err := Decode(other.Append(nil)); err != nil || !bytes.Equal(c.Append(nil), other.Append(nil)) {
+			if c, err := Decode(other.Encode()); err != nil || !bytes.Equal(c.Encode(), other.Encode()) {
 				t.Errorf("merged: %v", err)
 			}
 			other.Drop(box)
 		}
 		h.Forget(maxTime)
-		if _, err := Decode(h.Append(nil)); err != nil {
+		if _, err := Decode(h.Encode()); err != nil {
 			t.Errorf("after Forget: %v", err)
 		}
 	})

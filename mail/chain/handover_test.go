@@ -41,7 +41,7 @@ func TestMerge(t *testing.T) {
 	}
 	old.Drop(simBox)
 	old.Drop("agent:other")
-	if !bytes.Equal(old.Append(nil), new(Home).Append(nil)) {
+	if !bytes.Equal(old.Encode(), new(Home).Encode()) {
 		t.Error("notes are left")
 	}
 }
@@ -52,8 +52,8 @@ func TestMergeChangesNothingAboveALimit(t *testing.T) {
 		old.Take(testChain, numbered(2*i+1, 1, num(0, 0)))
 		now.Take(testChain, numbered(2*i+2, 1, num(0, 0)))
 	}
-	before := now.Append(nil)
-	if v := now.Merge(simBox, old); v != Full || !bytes.Equal(now.Append(nil), before) {
+	before := now.Encode()
+	if v := now.Merge(simBox, old); v != Full || !bytes.Equal(now.Encode(), before) {
 		t.Errorf("verdict %v", v)
 	}
 	if v := now.Check(testChain, numbered(1, 1, num(0, 0))); v != Full {
@@ -62,7 +62,7 @@ func TestMergeChangesNothingAboveALimit(t *testing.T) {
 	now.Rename(simBox, "agent:other")
 	old.Merge("agent:other", now)
 	old.Rename("agent:other", simBox) // too many together: those that came count
-	if !bytes.Equal(old.Append(nil), before) {
+	if !bytes.Equal(old.Encode(), before) {
 		t.Error("the notes that came are not those that are kept")
 	}
 }
@@ -81,7 +81,7 @@ func TestPartsOfABox(t *testing.T) {
 	now.Take(testChain, numbered(1, 3, num(0, 0))) // of an earlier time as its home
 	parts := 0
 	for part := range old.Parts(simBox) {
-		back, err := Decode(part.Append(nil))
+		back, err := Decode(part.Encode())
 		if err != nil || len(back.Boxes()) != 1 {
 			t.Fatalf("%v of %v", err, back.Boxes())
 		}
@@ -91,7 +91,7 @@ func TestPartsOfABox(t *testing.T) {
 		}
 		parts++
 	}
-	if _, err := Decode(now.Append(nil)); err != nil || parts != 2 {
+	if _, err := Decode(now.Encode()); err != nil || parts != 2 {
 		t.Errorf("%d parts, %v", parts, err)
 	}
 	if v := now.Check(testChain, numbered(2, 9, num(2, 7))); v != Busy {
@@ -116,7 +116,7 @@ func TestPartsOfABox(t *testing.T) {
 	}
 	now.Rename(simBox, "agent:x")
 	now.Drop("agent:x")
-	if !bytes.Equal(now.Append(nil), new(Home).Append(nil)) {
+	if !bytes.Equal(now.Encode(), new(Home).Encode()) {
 		t.Error("notes are left")
 	}
 }

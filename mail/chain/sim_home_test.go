@@ -59,7 +59,7 @@ type simWait struct {
 
 func newSimHome(s *sim, i int) *simHome {
 	return &simHome{s: s, i: i, peer: simPeer(i), Home: new(Home), simDisk: simDisk{
-		notes: new(Home).Append(nil), ever: map[int]simNumber{},
+		notes: new(Home).Encode(), ever: map[int]simNumber{},
 	}}
 }
 
@@ -189,9 +189,9 @@ func (d simDisk) has(id int) bool {
 
 // checkpoint writes the notes; they read back as they were.
 func (h *simHome) checkpoint() {
-	b := h.Append(nil)
+	b := h.Encode()
 	back, err := Decode(b)
-	if err != nil || !bytes.Equal(back.Append(nil), b) {
+	if err != nil || !bytes.Equal(back.Encode(), b) {
 		h.s.fail("notes %x read back as %v: %v", b, back, err)
 	}
 	h.notes, h.log = b, nil
@@ -254,7 +254,7 @@ func (h *simHome) copyFrom(old *simHome) {
 		whole = true
 		h.Drop(simCopy)
 		for part := range old.Parts(simBox) {
-			back, err := Decode(part.Append(nil))
+			back, err := Decode(part.Encode())
 			if err != nil || len(back.Boxes()) != 1 {
 				h.s.fail("a part of %v: %v", back.Boxes(), err)
 				return
@@ -277,8 +277,8 @@ func (h *simHome) copyFrom(old *simHome) {
 // checkCopy checks that the notes of a box decide as those of its old home. If there were none
 // before, they are the same.
 func (h *simHome) checkCopy(old *simHome, kept bool) {
-	if !kept && !bytes.Equal(h.Append(nil), old.Append(nil)) {
-		h.s.fail("the notes %x came as %x", old.Append(nil), h.Append(nil))
+	if !kept && !bytes.Equal(h.Encode(), old.Encode()) {
+		h.s.fail("the notes %x came as %x", old.Encode(), h.Encode())
 	}
 	if kept {
 		h.s.counts["added to notes that were kept"]++
