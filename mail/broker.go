@@ -26,31 +26,19 @@ var (
 	ErrUnknown = errors.New("mail: the outcome is unknown") // it ended before it heard whether a record is on disk
 )
 
-// A Log keeps records in order.
-type Log interface {
+// A Ledger is what a broker keeps its boxes in: *[ledger.Ledger] is one. It keeps records in order,
+// and checkpoints, and gives back the space of records that nobody needs. It may fail, once.
+type Ledger interface {
 	Queue([]ledger.Entry) *ledger.Pending
 	Replay(from uint64, f func(ledger.Batch) error) error
 	Read(p ledger.Place, dst []byte) ([]byte, error)
-}
 
-// A Keeper keeps checkpoints, and gives back the space of records that nobody needs.
-type Keeper interface {
 	LoadCheckpoint(load func(io.Reader) error) (index uint64, err error)
 	Checkpoint(index uint64, write func(io.Writer) error) error
 	Release(live func(segment uint64, size int64) bool)
-}
 
-// A Failing may fail, once.
-type Failing interface {
 	Failed() <-chan struct{} // closed when it fails
 	Err() error              // why
-}
-
-// A Ledger is what a broker keeps its boxes in: *[ledger.Ledger] is one.
-type Ledger interface {
-	Log
-	Keeper
-	Failing
 }
 
 // An Observer is told what becomes of each mail. Boxes are given by name. Its methods must not wait.

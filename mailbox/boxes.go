@@ -70,25 +70,17 @@ type Parts struct {
 	Sender   BodySender
 }
 
-// Names has the homes of the mailboxes and topics of the mesh, by their full names.
+// Names has the homes of the mailboxes and topics of the mesh, by their full names, and changes them.
 type Names interface {
 	// HomeOf returns the home of a name and its generation, or an error wrapping
 	// [wire.ErrNotFound].
 	HomeOf(name string) (home proto.PeerID, generation uint64, err error)
-	NameKeeper
-	NameGiver
-}
 
-// A NameKeeper makes this node the home of names.
-type NameKeeper interface {
 	// Title makes this node the home of a name, unless it is that already.
 	Title(ctx context.Context, name string, kind proto.TitleKind) error
 	// Remove gives up a name whose home is this node.
 	Remove(ctx context.Context, name string) error
-}
 
-// A NameGiver makes other nodes the homes of names.
-type NameGiver interface {
 	// MayTake returns why a node cannot become the home of a name now.
 	MayTake(ctx context.Context, name string, to proto.PeerID) error
 	// HandOff makes another node the home of a name whose home is this one, durably.

@@ -76,29 +76,17 @@ type Chains interface {
 	// Note records that a mail was taken, with CodeOK, or refused for good. Check has
 	// returned CodeOK or CodeExpired for it.
 	Note(c Chain, it Numbered, code proto.Code)
-	ChainKeeper
-}
 
-// A ChainKeeper is the part of Chains for what nobody can ask for any more, and for checkpoints.
-type ChainKeeper interface {
 	// Forget forgets what nothing can refer to any more at a time, Unix milliseconds.
 	Forget(now int64)
 	// Drop forgets the chains of a box that is gone, and whose name never comes back.
 	Drop(box string)
-	ChainStore
-}
 
-// A ChainStore is the part of Chains for checkpoints.
-type ChainStore interface {
 	// Save returns the content in its one encoding.
 	Save() []byte
 	// Load replaces the content. It refuses bytes that Save did not return.
 	Load(b []byte) error
-	ChainMover
-}
 
-// A ChainMover is the part of Chains for a box that comes from another home.
-type ChainMover interface {
 	// Merge adds chains of a box that come from its earlier home. It refuses what no home keeps.
 	Merge(box string, notes []byte) error
 	// Rename gives the chains of a box to another name.
