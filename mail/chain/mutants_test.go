@@ -75,7 +75,7 @@ var rules = []mutants.Mutant{
 	{Name: "answer of an earlier home", Edits: []mutants.Edit{
 		in("origin.go", "SetHome", "o.rewind(t)", "if MUTANT {\nfor i := range t.spools {\nt.spools[i].next = 0\n}\n} else {\no.rewind(t)\n}"),
 	}},
-	{Name: "bundle of an earlier generation", Rare: true, Edits: []mutants.Edit{in("sim_home_test.go", "receive", "x.b.Generation != h.gen", "x.b.Generation != h.gen && !MUTANT")}},
+	{Name: "bundle of an earlier generation", Edits: []mutants.Edit{in("sim_home_test.go", "receive", "x.b.Generation != h.gen", "x.b.Generation != h.gen && !MUTANT")}},
 	{Name: "handed over without its notes", Edits: []mutants.Edit{in("handover.go", "Merge", "if boxes[box] == nil {", "if boxes[box] == nil || MUTANT {")}},
 	{Name: "notes kept of a box that is gone", Edits: []mutants.Edit{in("home.go", "Drop", "delete(boxes, box)", "if !MUTANT {\ndelete(boxes, box)\n}")}},
 	{Name: "handed over without one class", Edits: []mutants.Edit{in("handover.go", "Parts", "if len(boots) == 0 &&", "if MUTANT && i == 3 {\ncontinue\n}\nif len(boots) == 0 &&")}},
