@@ -152,10 +152,13 @@ func (s *Sending) Wait(ctx context.Context) ([]Sent, error) {
 	}
 }
 
+// encode makes the record of mail i, whose letter is from then on the one in there: the caller
+// may write over its own.
 func (s *Sending) encode(i int) {
-	from := len(s.buf)
-	s.buf = box.AppendMail(s.buf, &s.mails[i])
+	m, from := &s.mails[i], len(s.buf)
+	s.buf = box.AppendMail(s.buf, m)
 	s.recs[i] = s.buf[from:len(s.buf):len(s.buf)]
+	m.Letter = s.recs[i][len(s.recs[i])-len(m.Letter):]
 }
 
 // send queues the records of a call.
