@@ -336,6 +336,7 @@ func TestHandlersGetLargeBodies(t *testing.T) {
 		f.handle(wire.MailHandler{})
 		f.mail("agent:raw", "", stream(body))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got != string(body) {
 			t.Errorf("it got %d bytes", len(got))
 		}

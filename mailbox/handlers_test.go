@@ -392,11 +392,13 @@ func TestHandlerChangesWhileAProgramRuns(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		now, most = 0, 0
 		for i := range 6 {
 			f.sendRaw(wire.Mail{Body: fmt.Append(nil, 6+i)})
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if v := f.box("raw"); v.Ended.Done != 13 || most != 2 {
 			t.Errorf("%d at once, %+v", most, v)
 		}

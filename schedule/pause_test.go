@@ -73,16 +73,19 @@ func TestPauseEndsTheTriesOfADueTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Minute)
+		synctest.Wait()
 		if n.tries < 50 {
 			t.Errorf("the task of 00:10 was tried %d times", n.tries)
 		}
 		pause(true)
 		n.full = false
 		time.Sleep(25 * time.Minute)
+		synctest.Wait()
 		if v := pause(false); v.Skipped != 1 || v.Fired != 0 {
 			t.Errorf("resumed as %+v", v)
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if want := []string{"2000-01-01T00:40:00Z"}; !slices.Equal(n.due, want) {
 			t.Errorf("tasks were created for %v, want %v", n.due, want)
 		}
