@@ -44,7 +44,7 @@
 //	RETRYING   given back, due later
 //	DONE       acknowledged; in a spool: its home has it
 //	DEAD       out of attempts, or refused by its reader: a dead letter; or refused by its home
-//	EXPIRED    past its not_after; in a spool, it may have been delivered if it was sent and not answered
+//	EXPIRED    past its not_after; in a spool, it may have been delivered if it was sent
 //	CANCELLED  purged, bounced, or its box was removed
 //	DROPPED    retention of a topic removed it before every subscription had read it
 //

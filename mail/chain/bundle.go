@@ -117,31 +117,8 @@ func (o *Origin) Answer(from proto.PeerID, a Answer) (Settled, error) {
 	if a.Code != none {
 		s.stopped = a.Code
 		o.rewindSpool(f.box, f.class)
-		s.unsend(f, a)
 	}
 	return out, nil
-}
-
-// unsend notes which mails of a bundle the home does not have: those that its answer did not
-// take, if it is sure that no other copy arrived.
-func (s *spool) unsend(f *flight, a Answer) {
-	part := s.of(f)
-	for i := range part {
-		if it := &part[i]; it.n.Compare(a.UpTo) > 0 && !it.lost && !it.ending {
-			it.maySent, s.soonest = false, min(s.soonest, it.NotAfter)
-		}
-	}
-}
-
-// of returns the mails of a bundle that have not ended.
-func (s *spool) of(f *flight) []item {
-	first, last := f.runs[0], f.runs[len(f.runs)-1]
-	from, _ := s.find(proto.Seq{Boot: first.Boot, Counter: first.First})
-	to, in := s.find(proto.Seq{Boot: last.Boot, Counter: last.last()})
-	if in {
-		to++
-	}
-	return s.items[from:to]
 }
 
 // Expects reports whether an answer to a bundle is expected.
@@ -243,18 +220,12 @@ func (o *Origin) rewind(t *target) {
 func (o *Origin) rewindSpool(box string, class proto.Class) {
 	s := o.spool(box, class)
 	for i := range s.items[:s.next] {
-		it := &s.items[i]
-		it.lost = it.lost || it.answered
-		it.answered, it.refusal = false, nil
+		s.items[i].answered, s.items[i].refusal = false, nil
 	}
+	s.next = 0
 	for number, f := range o.flights {
 		if f.box == box && f.class == class {
-			part := s.of(f)
-			for i := range part {
-				part[i].lost = true // its answer will not be listened to
-			}
 			delete(o.flights, number)
 		}
 	}
-	s.next = 0
 }

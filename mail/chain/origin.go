@@ -66,7 +66,6 @@ type item struct {
 	n        proto.Seq
 	stored   bool  // it may be sent
 	maySent  bool  // a copy may be on its way, or at the home
-	lost     bool  // with maySent: so may one whose answer is not expected any more
 	answered bool  // by the home; it ends when all before it are
 	ending   bool  // its time is over; it is here until its end is on disk
 	gone     bool  // End is removing it
@@ -89,7 +88,7 @@ func (o *Origin) Load(box string, class proto.Class, n proto.Seq, m Mail) error 
 	case len(s.items) > 0 && s.items[len(s.items)-1].n.Compare(n) >= 0:
 		return fmt.Errorf("%w: %s of %s", ErrOrder, n, box)
 	}
-	o.push(box, class, item{Mail: m, n: n, stored: true, maySent: true, lost: true})
+	o.push(box, class, item{Mail: m, n: n, stored: true, maySent: true})
 	return nil
 }
 
@@ -206,12 +205,12 @@ type Expiry struct {
 	Class    proto.Class // of its chain
 	N        proto.Seq
 	Ref      uint64
-	Unheard  bool // it may have been delivered: it was sent, and no answer says that it was not taken
+	Unheard  bool // it may have been delivered: it may have been sent, and no answer came
 	Accepted bool // the home has it; only the order of the answers kept it in the spool
 }
 
 // Expire returns, once, the mails whose time is over at now, in Unix milliseconds: at once if
-// they were never sent or their home took none of what was, otherwise when no home takes them any more. Each stays in its chain,
+// they were never sent, otherwise when no home takes them any more. Each stays in its chain,
 // those that were never sent are held, until [Origin.End]. Mails that the home refused end
 // with that refusal and are left to [Origin.Answer].
 func (o *Origin) Expire(now int64) []Expiry {

@@ -469,20 +469,3 @@ func TestALostMailEndsInItsChain(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 }
-
-// A mail whose home refused it each time that it was sent was not delivered: it ends when its time
-// is over, and its sender is not told that it may have been.
-func TestRefusedMailWasNotDelivered(t *testing.T) {
-	o := newSpool(t, 1)
-	b := next(t, o)
-	if _, err := o.Answer(simPeer(0), Answer{Number: b.Number, Code: proto.CodeNoHandler}); err != nil {
-		t.Fatal(err)
-	}
-	over := o.Expire(later + 1)
-	if len(over) != 1 || over[0].Unheard {
-		t.Errorf("1 ms after its time: %+v", over)
-	}
-	if over = append(over, o.Expire(later+proto.Skew.Milliseconds()+1)...); len(over) != 1 || over[0].Unheard {
-		t.Errorf("after its time and the skew: %+v", over)
-	}
-}

@@ -48,13 +48,11 @@ type simEntry struct {
 
 // A simWait is the answer to a bundle, sent when its mails are on disk.
 type simWait struct {
-	link  int
-	sent  simSend
-	again bool // it came before
-	c     Chain
-	its   []Item
-	stop  proto.Code
-	a     Answer
+	link int
+	c    Chain
+	its  []Item
+	stop proto.Code
+	a    Answer
 }
 
 func newSimHome(s *sim, i int) *simHome {
@@ -70,17 +68,13 @@ func (d simDisk) clone() simDisk {
 
 // receive queues what is next of a bundle, and the answer behind it.
 func (h *simHome) receive(x simBundle) {
-	stopped, again := h.s.stopped[x.simSend]
-	if stopped {
-		return
-	}
 	c := Chain{simOrigin, x.b.Box, x.b.Class}
 	its, err := Unpack(x.b.Prev, x.b.Runs)
 	if err != nil {
 		h.s.fail("%v", err)
 		return
 	}
-	w := &simWait{link: x.link, sent: x.simSend, again: again, c: c, a: Answer{Number: x.b.Number}}
+	w := &simWait{link: x.link, c: c, a: Answer{Number: x.b.Number}}
 	if !h.acting || x.b.Generation != h.gen {
 		w.stop = proto.CodeMoved
 	}
@@ -112,7 +106,6 @@ func (h *simHome) receive(x simBundle) {
 		h.arrivals.Queue(c, *it)
 		h.queue = append(h.queue, e)
 	}
-	h.s.stopped[x.simSend] = w.stop != proto.CodeOK
 	h.waits = append(h.waits, *w)
 }
 
@@ -141,7 +134,7 @@ func (h *simHome) answer(w simWait) {
 	a := w.a
 	for _, it := range w.its {
 		if v := h.Check(w.c, it); v != Again {
-			w.stop, h.s.stopped[w.sent] = proto.CodeBusy, true
+			w.stop = proto.CodeBusy
 			break
 		}
 		a.UpTo = it.N
@@ -149,9 +142,7 @@ func (h *simHome) answer(w simWait) {
 			a.Skipped = append(a.Skipped, Skip{N: it.N, Code: code})
 		}
 	}
-	if a.Code = w.stop; w.again && w.stop != proto.CodeOK {
-		return
-	}
+	a.Code = w.stop
 	h.s.back = append(h.s.back, simAnswer{w.link, h.peer, a})
 }
 

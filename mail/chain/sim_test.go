@@ -9,9 +9,7 @@ import (
 )
 
 // The simulator has one origin, two nodes that can be the home of a box, their disks, and a
-// network that loses, repeats and reorders, over days. A run is a function of its seed. What a
-// home has stopped does not come again, and what comes again is not stopped: a connection repeats
-// no bundle, and one that is sent again has another number.
+// network that loses, repeats and reorders, over days. A run is a function of its seed.
 
 const simBox = "agent:desk"
 
@@ -46,8 +44,6 @@ type sim struct {
 	counts map[string]int
 	failed string
 
-	stopped map[simSend]bool // of the bundles that have come
-
 	originRolled, homeRolled bool
 }
 
@@ -74,11 +70,7 @@ func (m *simMail) mail() Mail {
 type simBundle struct {
 	link int
 	b    Bundle
-	simSend
 }
-
-// A simSend names a bundle among those of all starts of the origin.
-type simSend struct{ boot, number uint64 }
 
 type simAnswer struct {
 	link int
@@ -111,7 +103,7 @@ type simWrite struct {
 
 // simulate runs one seed.
 func simulate(seed uint64, steps int) *sim {
-	s := &sim{rng: rand.New(rand.NewPCG(seed, 7)), now: 1 << 40, may: faultsOf(seed), gen: 1, counts: map[string]int{}, stopped: map[simSend]bool{}}
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 7)), now: 1 << 40, may: faultsOf(seed), gen: 1, counts: map[string]int{}}
 	s.origin.boot = 1
 	s.origin.Origin = NewOrigin(1)
 	s.origin.SetHome(simBox, simPeer(0), 1)
@@ -266,9 +258,8 @@ func (o *simSpool) sent(w simWrite) bool {
 
 func (s *sim) send(class proto.Class) {
 	if b, ok := s.origin.Next(simBox, class, s.rng.IntN(2*MaxBundleBytes)); ok && !s.one(8) {
-		x := simBundle{s.link, b, simSend{s.origin.boot, b.Number}}
-		s.net = append(s.net, x)
-		s.sent = append(s.sent[max(0, len(s.sent)-15):], x)
+		s.net = append(s.net, simBundle{s.link, b})
+		s.sent = append(s.sent[max(0, len(s.sent)-15):], simBundle{s.link, b})
 	}
 }
 

@@ -279,7 +279,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.StepMail: func(a wire.NoteArgs) (string, string) {
 		text := "mail: {state} in {box} for {ago}, attempts {attempts}, abandons {abandons}, expires at {time}"
 		if a.State == "PENDING" {
-			text = "mail: {state} for {box} for {ago}, expires at {time}, or 5 minutes later if it was sent and not answered"
+			text = "mail: {state} for {box} for {ago}, expires at {time}, or 5 minutes later if it was sent"
 		}
 		if a.Key != "" {
 			text += ", key {key}"
