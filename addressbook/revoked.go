@@ -97,11 +97,8 @@ func (b *Book) Revocations() []*proto.Signed {
 	return all
 }
 
-// Revoked reports whether the known certificate of p was revoked.
-func (b *Book) Revoked(p proto.PeerID) bool {
-	e := b.find(p)
-	return e != nil && b.isRevoked(e.Member)
-}
+// Revoked reports whether the known certificate of p was revoked, or, if none is known, p.
+func (b *Book) Revoked(p proto.PeerID) bool { return b.Revokes(identity.Member{Peer: p}) }
 
 // Revokes reports whether m was revoked. If m has no certificate, that of the book's entry
 // counts; without an entry a revocation that names the peer does.

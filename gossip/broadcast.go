@@ -155,6 +155,9 @@ func (o Self) minAge(p Self, among intervals) time.Duration {
 	case !sameRelays || !slices.EqualFunc(o.Hops, p.Hops, sameRelay):
 		return relaysEvery
 	case workChanged(o.Load, p.Load):
+		if isFull(o.Load) && !isFull(p.Load) {
+			return workEvery // until they hear of it, others give it nothing
+		}
 		return among.work
 	case machineChanged(o.Load, p.Load) || hopsChanged(o.Hops, p.Hops):
 		return among.measured
@@ -169,12 +172,15 @@ func machineChanged(a, b *proto.Load) bool {
 	return far(a.GetCpuPermille(), b.GetCpuPermille()) || far(a.GetMemoryPermille(), b.GetMemoryPermille())
 }
 
+// isFull reports whether no slot is free.
+func isFull(l *proto.Load) bool { return l.GetBusy() >= l.GetSlots() }
+
 // workChanged reports whether the work of b differs from a's enough to matter to others.
 func workChanged(a, b *proto.Load) bool {
 	far := func(x, y, least uint32) bool { return max(x, y)-min(x, y) >= least }
 	slots := max(b.GetSlots(), 4) / 4
 	return a.GetSlots() != b.GetSlots() ||
-		(a.GetBusy() < a.GetSlots()) != (b.GetBusy() < b.GetSlots()) || far(a.GetBusy(), b.GetBusy(), slots) ||
+		isFull(a) != isFull(b) || far(a.GetBusy(), b.GetBusy(), slots) ||
 		(a.GetWaiting() == 0) != (b.GetWaiting() == 0) || far(a.GetWaiting(), b.GetWaiting(), 8+max(a.GetWaiting(), b.GetWaiting())/2)
 }
 

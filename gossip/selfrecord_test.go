@@ -56,6 +56,10 @@ func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 		}
 	}
 	busier := with(func(s *Self) { s.Load = &proto.Load{Slots: 4, Busy: 4, CpuPermille: 100} })
+	full := selfRecord{info: busier}
+	if !full.due(was, workEvery, intervalsAmong(300)) { // until then no home gives it a task
+		t.Error("that a slot is free again is not told soon in a large mesh")
+	}
 	for members, least := range map[int]time.Duration{1: 5 * time.Second, 15: 5 * time.Second, 30: 10 * time.Second, 300: 100 * time.Second} {
 		if every := intervalsAmong(members); measured.due(busier, least-time.Millisecond, every) || !measured.due(busier, least, every) {
 			t.Errorf("other work is not published after %v among %d members", least, members)

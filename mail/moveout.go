@@ -47,8 +47,9 @@ type Moving struct {
 	// this one.
 	Change func(from proto.PeerID, l *proto.Letter)
 
-	Moved int    // mails that were put into the spool
-	from  uint64 // sequence of the next one
+	Moved int       // mails that were put into the spool
+	id    box.BoxID // of the box that these are of: its name may have got another one
+	from  uint64    // sequence of the next one
 }
 
 // MoveOut puts the next mails of a box into the spool for its new home, in order, each with the
@@ -94,7 +95,9 @@ func (b *Broker) MoveOut(ctx context.Context, m *Moving) (more bool, err error) 
 func (b *Broker) movable(ctx context.Context, m *Moving) (id box.BoxID, kept []box.Kept, err error) {
 	found := false
 	err = b.call(ctx, func(box.Now) {
-		id, found = b.state.Find(m.Box)
+		if id, found = b.state.Find(m.Box); id != m.id {
+			m.id, m.from, m.Moved = id, 0, 0
+		}
 		size := int64(0)
 		for i := range b.state.Mails(id, 0, m.from) {
 			if size += i.Size; len(kept) > 0 && (len(kept) == MaxSend || size > MaxSendBytes/2) {

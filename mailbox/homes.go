@@ -138,6 +138,9 @@ func boxAndSubs(ctx context.Context, k *mail.Broker, name string) (settings box.
 func (h *homes) moveOut(ctx context.Context, k *mail.Broker, name string, home proto.PeerID, generation uint64) error {
 	h.rules.changing.Lock()
 	defer h.rules.changing.Unlock()
+	if is, now, err := h.names.HomeOf(name); err != nil || is != home || now != generation {
+		return nil // its name was seized, or made again, meanwhile
+	}
 	if err := closeBox(ctx, k, name); err != nil {
 		return err
 	}

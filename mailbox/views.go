@@ -36,6 +36,14 @@ func waitingIn(s *box.State, id box.BoxID, sub box.SubID) *int {
 	return &n
 }
 
+// warn adds which entries of the allow lists of a box match no member. That takes long: the
+// broker does not wait for it.
+func (w *views) warn(v *wire.Box) {
+	if w.unknown != nil {
+		v.Warnings = w.unknown(slices.Concat(*v.Settings.Allow, *v.Settings.AllowRead))
+	}
+}
+
 func (w *views) view(s *box.State, id box.BoxID) wire.Box {
 	i, _ := s.Info(id)
 	v := wire.Box{
@@ -44,9 +52,6 @@ func (w *views) view(s *box.State, id box.BoxID) wire.Box {
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
 		Subscriptions: []wire.Subscription{}, Accepted: map[string]uint64{},
-	}
-	if w.unknown != nil {
-		v.Warnings = w.unknown(slices.Concat(*v.Settings.Allow, *v.Settings.AllowRead))
 	}
 	for class, n := range i.Accepted {
 		v.Accepted[(proto.Critical + proto.Class(class)).Name()] = n
@@ -185,7 +190,7 @@ func text(id proto.MailID) string {
 	return id.String()
 }
 
-// list is [Boxes.List].
+// list returns the boxes of a kind, or all, by name.
 func (w *views) list(ctx context.Context, kind string) ([]wire.Box, error) {
 	all := []wire.Box{}
 	k := w.ledger.broker()
@@ -217,6 +222,9 @@ func (w *views) page(ctx context.Context, kind, cursor string, limit int) (page 
 		page.Items = page.Items[:limit]
 		page.Next = page.Items[limit-1].Name
 	}
+	for i := range page.Items {
+		w.warn(&page.Items[i])
+	}
 	return page, err
 }
 
@@ -233,6 +241,9 @@ func (w *views) get(ctx context.Context, name string) (v wire.Box, err error) {
 			v.Subscriptions[i].Waiting = waitingIn(s, id, subID)
 		}
 	})
+	if err == nil {
+		w.warn(&v)
+	}
 	return v, failure(p, "", err)
 }
 

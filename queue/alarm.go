@@ -33,7 +33,7 @@ func (qs *Queues) HomeGone(p proto.PeerID) (state string, since time.Time, gone 
 		return m.Status.String(), now.Add(-m.Since), true
 	case (!known || m.Status == gossip.Unknown || !member) && now.Sub(qs.cfg.Started) > quietStart:
 		since = qs.cfg.Started
-		if died := now.Add(-m.Since); m.Status == gossip.Unknown && died.After(since) { // it was pruned
+		if died := now.Add(-m.Since); known && m.Status == gossip.Unknown && died.After(since) { // it was pruned
 			since = died
 		}
 		return gossip.Unknown.String(), since, true

@@ -22,6 +22,7 @@ const (
 	rumorShare = 8                      // one of so many is sent all the same: the path may have become longer
 	rumorBytes = 2 << 10                // of rumors after which a round trip is measured
 	rumorPing  = 3 * time.Second        // between two measurements, at least
+	rumorLong  = 5 * time.Minute        // after which a path is as long as all its round trips since
 )
 
 // A rumorPace decides which rumors are sent on a connection.
@@ -32,6 +33,8 @@ type rumorPace struct {
 	mu       sync.Mutex
 	shortest time.Duration // round trip; 0: not known
 	delayed  bool          // the last one was much longer, or still goes on
+	since    time.Duration // when the first of these was measured
+	least    time.Duration // the shortest of these
 	asked    time.Duration // when the last measurement began; 0: never
 	awaited  bool          // it goes on
 	bytes    int           // of rumors since it began
@@ -42,10 +45,20 @@ type rumorPace struct {
 func (p *rumorPace) measured(rtt time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.awaited = false
 	if p.shortest == 0 || rtt < p.shortest {
 		p.shortest = rtt
 	}
-	p.delayed, p.awaited = rtt-p.shortest > rumorDelay, false
+	if p.delayed = rtt-p.shortest > rumorDelay; !p.delayed {
+		p.least = 0
+		return
+	}
+	if p.least == 0 {
+		p.since, p.least = p.clock.Mono(), rtt
+	}
+	if p.least = min(p.least, rtt); p.clock.Mono()-p.since >= rumorLong {
+		p.shortest, p.least, p.delayed = p.least, 0, false
+	}
 }
 
 // send reports whether rumors of so many bytes are sent now.

@@ -51,6 +51,16 @@ func TestRumorPace(t *testing.T) {
 		want("some seconds later", 2, 3)
 		p.measured(40*time.Millisecond + rumorDelay)
 		want("the third is only somewhat longer than the first", 2*rumorShare, 3)
+		p.measured(time.Second)
+		time.Sleep(rumorLong - time.Second)
+		p.measured(2 * time.Second)
+		want("they are long for some minutes", 2, 4)
+		time.Sleep(time.Second)
+		p.measured(2 * time.Second)
+		want("they stay so: the path is longer", 2*rumorShare, 4)
+		if p.shortest != time.Second {
+			t.Errorf("its shortest round trip is %v, want 1s", p.shortest)
+		}
 	})
 }
 
