@@ -103,10 +103,13 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.P
 		With: into,
 	}
 	o.stamps.note(r)
-	err := o.backlog.Add(ctx, []backlog.NewEntry{cancel})[0]
-	o.stamps.note(r) // again: restamp may have scanned the entries meanwhile
-	if errors.Is(err, backlog.ErrExists) {
-		err = o.cancelAgain(ctx, cancel.Key, step, into)
+	err := backlog.ErrNotFound
+	for errors.Is(err, backlog.ErrNotFound) { // an earlier one has been answered meanwhile
+		err = o.backlog.Add(ctx, []backlog.NewEntry{cancel})[0]
+		o.stamps.note(r) // again: restamp may have scanned the entries meanwhile
+		if errors.Is(err, backlog.ErrExists) {
+			err = o.cancelAgain(ctx, cancel.Key, step, into)
+		}
 	}
 	if err != nil {
 		step.Discard()
@@ -117,23 +120,19 @@ func (o *Outbox) cancelThere(ctx context.Context, k backlog.Key, step *backlog.P
 }
 
 // cancelAgain overwrites an earlier cancellation that has not been answered, in one batch
-// with the task.
+// with the task. The error is [backlog.ErrNotFound] if it has been.
 func (o *Outbox) cancelAgain(ctx context.Context, cancel backlog.Key, step *backlog.PendingChange, into func(*store.Batch)) error {
 	again, err := o.backlog.Prepare(backlog.Edit{Key: cancel}, func(r *proto.Record) backlog.Action {
 		r.CancelHard, r.Reason, r.DueMs = step.Record().CancelHard, step.Record().Reason, 0
 		return backlog.Requeue
 	})
-	answered := errors.Is(err, backlog.ErrNotFound) // just now
-	if err != nil && !answered {
+	if err != nil {
 		return err
 	}
 	var b store.Batch
 	into(&b)
-	if !answered {
-		again.AddTo(&b)
-	}
-	err = o.store.Apply(context.WithoutCancel(ctx), &b)
-	if err != nil && !answered {
+	again.AddTo(&b)
+	if err = o.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		again.Discard()
 	}
 	return err
