@@ -184,3 +184,24 @@ func TestLeasesAtRiskAreReported(t *testing.T) {
 		}
 	})
 }
+
+// The alarm about a home of which there is no row, because an operator forgot it, does not begin
+// again each time that it is asked for.
+func TestAlarmOfAForgottenHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, time.Second)
+		defer c.close()
+		time.Sleep(20 * time.Minute)
+		c.nodes[0].crash()
+		time.Sleep(10 * time.Minute)
+		n := c.nodes[1].node
+		if err := n.Pairing.Forget(t.Context(), "n0"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		q, err := n.Queues.Get(t.Context(), "build")
+		if a := q.Alarm; err != nil || a == nil || a.State != "UNKNOWN" || a.Seconds < 60 {
+			t.Errorf("%+v, %v", q.Alarm, err)
+		}
+	})
+}

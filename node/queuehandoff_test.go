@@ -156,31 +156,65 @@ func TestResultsForARevokedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
-		time.Sleep(10 * time.Second)
-		c.handOffAndWait(0, 2, nil)
-		time.Sleep(time.Minute) // all have learned of it
-		c.waitAccepted(2, c.submitMany(1, 6))
-		time.Sleep(5 * time.Second)
-		c.nodes[2].crash()
-		time.Sleep(20 * time.Second)
-		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n2", "lost"); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second)
-		node := c.nodes[0].node
-		held, err := node.Queues.Driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home }, 100)
-		if err != nil || len(held) == 0 {
-			t.Fatalf("%d results wait: %v", len(held), err)
-		}
-		for _, v := range held {
-			if !v.Unknown {
-				t.Errorf("the result of %s is kept without a limit, as %s", v.Task, v.State)
-			}
+		node := c.resultsForARevokedHome()
+		for _, v := range unknownResults(t, node) {
 			if why, err := node.Explainer.Why(t.Context(), v.Task.String()); err != nil || why.Cause.Code != wire.NoteQueueHomeLost || why.Cause.State != "REVOKED" {
 				t.Errorf("why: %+v, %v", why.Cause, err)
 			}
 		}
 	})
+}
+
+// They are kept for a limited time also where an operator removed the home from the address book
+// since; the alarm still says that it was revoked.
+func TestResultsForARevokedHomeThatIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 10*time.Second)
+		defer c.close()
+		node := c.resultsForARevokedHome()
+		if err := node.Pairing.Forget(t.Context(), "n2"); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range unknownResults(t, node) {
+			if state, _, gone := node.Queues.HomeGone(v.Peer); !gone || state != "REVOKED" {
+				t.Errorf("its home is %q, %v", state, gone)
+			}
+		}
+	})
+}
+
+// resultsForARevokedHome revokes the home of a queue of which node 0 owns tasks, and returns node 0.
+func (c *cluster) resultsForARevokedHome() *Node {
+	c.t.Helper()
+	time.Sleep(10 * time.Second)
+	c.handOffAndWait(0, 2, nil)
+	time.Sleep(time.Minute) // all have learned of it
+	c.waitAccepted(2, c.submitMany(1, 6))
+	time.Sleep(5 * time.Second)
+	c.nodes[2].crash()
+	time.Sleep(20 * time.Second)
+	node := c.nodes[0].node
+	if err := node.Pairing.Revoke(c.t.Context(), "n2", "lost"); err != nil {
+		c.t.Fatal(err)
+	}
+	return node
+}
+
+// unknownResults returns the results that node keeps for other homes a minute later. It fails if there
+// are none, or if one is kept without a limit.
+func unknownResults(t *testing.T, node *Node) []ownership.LeaseView {
+	t.Helper()
+	time.Sleep(time.Minute)
+	held, err := node.Queues.Driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home }, 100)
+	if err != nil || len(held) == 0 {
+		t.Fatalf("%d results wait: %v", len(held), err)
+	}
+	for _, v := range held {
+		if !v.Unknown {
+			t.Errorf("the result of %s is kept without a limit, as %s", v.Task, v.State)
+		}
+	}
+	return held
 }
 
 // A home that received a queue from a member that was revoked since gets a confirmation

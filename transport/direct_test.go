@@ -102,13 +102,15 @@ func TestDirectPathAfterFailedDials(t *testing.T) {
 					if n.id == 0 {
 						n.knows = []int{2}
 					}
+					if n.id == 0 && n.boot == 0 { // before any node runs
+						relayed := n.mesh.contact
+						n.mesh.contact = func(i int, c *proto.Contact) {
+							relayed(i, c)
+							c.Addrs = []string{n.mesh.Addr(i)}
+						}
+					}
 				})
 				defer m.close()
-				relayed := m.contact
-				m.contact = func(i int, c *proto.Contact) {
-					relayed(i, c)
-					c.Addrs = []string{m.Addr(i)}
-				}
 				m.nodes[1].stop()
 				m.nodes[0].stop()
 				m.nodes[1].start()
