@@ -2,7 +2,6 @@ package main
 
 import (
 	"testing"
-	"time"
 )
 
 // TestMailRequests checks that a request prints the body of its reply, and that the exit code
@@ -33,10 +32,9 @@ func TestWaitsOfMail(t *testing.T) {
 		{"mail send agent:ceo@laptop hi --reply-from peer:laptop", exitUsage, "", "", "--reply-from goes with --wait"},
 	})
 	t.Run("--timeout", func(t *testing.T) {
-		start := time.Now()
-		code, _, errs := command(t, newMailNode(), "mail", "await", "01a30", "--wait", "3s", "--timeout", "100ms")
-		if took := time.Since(start); code != exitTimeout || took > 2*time.Second {
-			t.Errorf("%d after %s: %s", code, took, errs)
+		code, _, errs := command(t, newMailNode(), "mail", "await", "01a30", "--wait", "1h", "--timeout", "100ms")
+		if code != exitTimeout {
+			t.Errorf("%d: %s", code, errs)
 		}
 	})
 }

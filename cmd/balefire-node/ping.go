@@ -83,11 +83,7 @@ func (g *pinger) loop(ctx context.Context) error {
 		case err != nil && isPermanent(err):
 			return err
 		case err != nil:
-			why := prose.Plain(err.Error())
-			if strings.Contains(why, "not connected to ") {
-				why = "it is not connected"
-			}
-			g.w.infof("no pong from %s: %s", g.peer, sanitize(why))
+			g.w.infof("no pong from %s: %s", g.peer, sanitize(prose.Plain(err.Error())))
 		default:
 			if err := g.pongs.add(pong, func(p *printer) { p.line("%s", pongLine(pong)) }); err != nil {
 				return err
