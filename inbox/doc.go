@@ -13,9 +13,9 @@
 //
 // An envelope is accepted at most once per store, under any clock: its id is kept while the
 // task is here and, once finished, until its origin states that it will never send it again
-// (the settled mark), or until its signed not_after has passed and a persisted floor
-// refuses everything that old. When there is no room for another id the answer is BUSY;
-// nothing is forgotten to make room.
+// (the settled mark). If that is not a member any more, the mark is raised here once the
+// not_after of its finished ids has passed. When there is no room for another id the answer
+// is BUSY; nothing is forgotten to make room.
 //
 // A start is on disk before the handler gets the task, unless the handler may be repeated:
 // then the start is written soon after, or with the end. The end of a task is in one batch

@@ -63,7 +63,7 @@ type Bucket byte
 const (
 	PendingTasks Bucket = 1  // tasks that this node is the home of, until they end, and results on their way home
 	Inbox        Bucket = 2  // tasks that this node took custody of
-	Dedup        Bucket = 3  // settled marks, floors, idempotency keys
+	Dedup        Bucket = 3  // settled marks, idempotency keys
 	Done         Bucket = 4  // finished records
 	DeadLetters  Bucket = 5  // ended without success, kept for a person
 	Chunks       Bucket = 6  // progress of streamed bodies
