@@ -88,3 +88,38 @@ func TestReplacedStoreIsRead(t *testing.T) {
 		})
 	}
 }
+
+// A snapshot without the empty file that marks it as a store is refused, and the store of the
+// node stays.
+func TestSnapshotWithoutItsMarkerIsRefused(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), Engine: EnginePebble}
+	snap := filepath.Join(t.TempDir(), "snap")
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(store.Meta, []byte("k"), []byte("v"))
+	if err := errors.Join(d.Store.Apply(t.Context(), &b), d.Snapshot(snap), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	markers, err := filepath.Glob(filepath.Join(snap, "marker.manifest.*"))
+	if err != nil || len(markers) != 1 {
+		t.Fatal(markers, err)
+	}
+	if err := os.Remove(markers[0]); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Restore(cfg, snap, "", noMark); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("restored %+v, %v; want ErrCorrupt", r, err)
+	}
+	if d, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if val, err := d.Store.Get(store.Meta, []byte("k")); err != nil || string(val) != "v" {
+		t.Errorf("the store of the node has %q, %v", val, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

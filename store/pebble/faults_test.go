@@ -407,6 +407,60 @@ func count(dir string, cfg pebble.Config) (n int, err error) {
 	return len(page), err
 }
 
+// TestLostMarker: the marker that names the manifest is an empty file, which a tool that
+// copies a backup may leave out. Without it the folder is refused: opened as a new store,
+// it would lose its tables.
+func TestLostMarker(t *testing.T) {
+	const commits = 20
+	for _, name := range []string{"log alone", "tables"} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			d := mustOpen(t, fs)
+			for n := range commits {
+				if err := d.Commit(pair(n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if name == "tables" {
+				if err := d.Compact(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(d.Snapshot("copy"), d.Close(), fs.RemoveAll("db"), fs.Rename("copy", "db")); err != nil {
+				t.Fatal(err)
+			}
+			files, err := fs.List("db")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tables := slices.ContainsFunc(files, func(f string) bool { return strings.HasSuffix(f, ".sst") })
+			marker := slices.IndexFunc(files, func(f string) bool { return strings.HasPrefix(f, "marker.manifest.") })
+			if tables != (name == "tables") || marker < 0 {
+				t.Fatalf("the files are %q", files)
+			}
+			path := fs.PathJoin("db", files[marker])
+			if err := fs.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pebble.Open("db", sound(fs)); !errors.Is(err, store.ErrCorrupt) {
+				t.Fatalf("open without the marker: %v, want ErrCorrupt", err)
+			}
+			f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d = mustOpen(t, fs)
+			wantCommits(t, d, commits, commits)
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestSecondOpenIsLocked(t *testing.T) {
 	dir := t.TempDir()
 	d := onDisk(t, dir)

@@ -40,11 +40,14 @@ type scanner struct {
 	logNo uint32 // the number every chunk of the log has
 }
 
-// guard checks the logs and the current manifest in dir.
+// guard checks the logs and the current manifest in dir, or that there is no store.
 func guard(fs vfs.FS, dir string, desc *pebble.DBDesc) error {
 	names, err := fs.List(dir)
 	if err != nil {
 		return err
+	}
+	if !desc.Exists {
+		return checkEmpty(fs, dir, names)
 	}
 	for _, name := range names {
 		var s scanner
@@ -62,6 +65,26 @@ func guard(fs vfs.FS, dir string, desc *pebble.DBDesc) error {
 		}
 		if at, later, found := s.damage(); found {
 			return fmt.Errorf("%w: %s is damaged at byte %d, and byte %d shows that this was on disk before: acknowledged data is lost if it is opened; restore a snapshot, or begin with an empty folder", store.ErrCorrupt, name, at, later)
+		}
+	}
+	return nil
+}
+
+// checkEmpty checks that a folder without the marker of a manifest has no store that lost
+// this file, which is empty: Pebble would begin a new store there and remove the tables. An
+// interrupted creation leaves neither a table nor anything in a log.
+func checkEmpty(fs vfs.FS, dir string, names []string) error {
+	for _, name := range names {
+		found := strings.HasSuffix(name, ".sst")
+		if strings.HasSuffix(name, ".log") {
+			info, err := fs.Stat(fs.PathJoin(dir, name))
+			if err != nil {
+				return err
+			}
+			found = info.Size() > 0
+		}
+		if found {
+			return fmt.Errorf("%w: the empty file marker.manifest.NUMBER.MANIFEST-NUMBER is missing, but %s is there: put that file back, or restore a snapshot", store.ErrCorrupt, name)
 		}
 	}
 	return nil

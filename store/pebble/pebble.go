@@ -161,10 +161,8 @@ func openTwice(dir string, opts func() *pebble.Options) (*pebble.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if desc.Exists {
-		if err := guard(o.FS, dir, desc); err != nil {
-			return nil, err
-		}
+	if err := guard(o.FS, dir, desc); err != nil {
+		return nil, err
 	}
 	switch {
 	case o.ReadOnly && !desc.Exists:
