@@ -82,6 +82,39 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
+// Compactions and commits do not wait for a snapshot, however long its copy takes; the
+// generation that it copies is removed when it is complete.
+func TestCompactionDuringSnapshot(t *testing.T) {
+	dir, snap := t.TempDir(), filepath.Join(t.TempDir(), "snap")
+	d := open(t, dir)
+	commit(t, d, put(store.Meta, "k", "v"))
+	want := dump(t, d)
+	copying := 0
+	d.cfg.at = func(point string) {
+		if point != "snapshot: copying" {
+			return
+		}
+		for copying < 2 {
+			copying++
+			if err := d.Compact(); err != nil {
+				t.Fatal(err)
+			}
+			commit(t, d, put(store.Meta, "k", fmt.Sprint("w", copying)))
+		}
+		if _, err := os.Stat(genDir(dir, 1)); err != nil {
+			t.Errorf("the generation that is copied: %v", err)
+		}
+	}
+	if err := d.Snapshot(snap); err != nil || copying != 2 {
+		t.Fatalf("snapshot: %v after %d compactions", err, copying)
+	}
+	same(t, dump(t, open(t, snap)), want)
+	same(t, dump(t, d), map[string]string{"Meta/k": "w2"})
+	if gens, err := filepath.Glob(filepath.Join(dir, genPrefix+"*")); err != nil || !slices.Equal(gens, []string{genDir(dir, 3)}) {
+		t.Errorf("generations %v, %v; want the third alone", gens, err)
+	}
+}
+
 // TestChurn holds S52 for what this store keeps: seven simulated days of puts and deletes take bounded space:
 // the engine says when it is time and Compact gives the space back. BALEFIRE_CHURN
 // sets the number of records that come and go in them; 60 000 by default.

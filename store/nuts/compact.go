@@ -50,18 +50,26 @@ func (d *DB) Compact() error {
 		return d.switchFailed(err, next)
 	}
 	d.cfg.at("compact: switched")
-	d.pin.Lock() // a snapshot may still read the old files
-	defer d.pin.Unlock()
 	d.mu.Lock()
 	d.gen, d.compacted = next, d.cfg.Clock.Mono()
+	copied := old.copies > 0
 	d.mu.Unlock()
 	d.live.last.Store(nil)
-	err = old.close(false)
+	if err := old.close(false); err != nil {
+		d.cfg.Logger.Warn("store: could not close the generation before", "dir", old.dir, "err", err)
+	}
 	d.cfg.at("compact: old generation closed")
-	if err := errors.Join(err, os.RemoveAll(old.dir)); err != nil {
-		d.cfg.Logger.Warn("store: could not remove the generation before", "dir", old.dir, "err", err)
+	if !copied { // otherwise the last snapshot does it
+		d.remove(old)
 	}
 	return nil
+}
+
+// remove removes the files of a generation before the current one.
+func (d *DB) remove(old *generation) {
+	if err := os.RemoveAll(old.dir); err != nil {
+		d.cfg.Logger.Warn("store: could not remove the generation before", "dir", old.dir, "err", err)
+	}
 }
 
 // freeNumber returns the first number from num on without a leftover folder. On Windows

@@ -16,10 +16,11 @@ import (
 // creates the next.
 type generation struct {
 	name
-	dir  string
-	raw  *raw
-	mark *mark
-	pos  position // end of the log; written under DB.mu
+	dir    string
+	raw    *raw
+	mark   *mark
+	pos    position // end of the log; written under DB.mu
+	copies int      // snapshots that copy its files, under DB.mu; a compaction then leaves it to the last of them
 }
 
 const (

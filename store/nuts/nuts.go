@@ -80,9 +80,7 @@ type DB struct {
 	dir string
 	cfg Config
 
-	// pin keeps the files of a generation: Snapshot reads under it, Compact
-	// removes the old generation under it.
-	pin sync.RWMutex
+	snapshots sync.RWMutex // held for reading by Snapshot, for writing by Close
 
 	// mu is held for reading by reads, for writing by Commit, by the switch of
 	// generations and by Close. NutsDB has such a lock of its own; this one also
@@ -190,8 +188,8 @@ func owned(dst, ops []store.Op) []store.Op {
 
 // Close releases the files. A second Close does nothing.
 func (d *DB) Close() error {
-	d.pin.Lock()
-	defer d.pin.Unlock()
+	d.snapshots.Lock()
+	defer d.snapshots.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if errors.Is(d.down, errClosed) {

@@ -35,15 +35,15 @@ func (d *DB) snapshot(dir string) error {
 	}
 	defer os.RemoveAll(part)
 
-	d.pin.RLock()
-	defer d.pin.RUnlock()
-	d.mu.RLock()
-	g, pos, down := d.gen, d.gen.pos, d.down
-	d.mu.RUnlock()
-	if down != nil {
-		return down
+	d.snapshots.RLock()
+	defer d.snapshots.RUnlock()
+	g, pos, err := d.keep()
+	if err != nil {
+		return err
 	}
+	defer d.release(g)
 	n.segment = g.segment
+	d.cfg.at("snapshot: copying")
 	if err := g.copyTo(genDir(part, n.num), pos); err != nil {
 		return err
 	}
@@ -54,6 +54,29 @@ func (d *DB) snapshot(dir string) error {
 		return err
 	}
 	return disk.SyncDir(filepath.Dir(dir))
+}
+
+// keep returns the current generation and the end of its log. Its files stay until release,
+// also if a compaction replaces it.
+func (d *DB) keep() (*generation, position, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.down != nil {
+		return nil, position{}, d.down
+	}
+	d.gen.copies++
+	return d.gen, d.gen.pos, nil
+}
+
+// release ends keep.
+func (d *DB) release(g *generation) {
+	d.mu.Lock()
+	g.copies--
+	last := g.copies == 0 && g != d.gen
+	d.mu.Unlock()
+	if last {
+		d.remove(g)
+	}
 }
 
 // copyTo copies the log up to pos into the folder dst and checks the copy.
