@@ -9,8 +9,9 @@ import (
 
 // Intervals of the maintenance goroutine.
 const (
-	refreshEvery    = 2 * time.Second // between two checks of the free disk space
-	maxCompactDelay = time.Minute     // how long a compaction waits for a quiet moment
+	refreshEvery    = 2 * time.Second  // between two checks of the free disk space
+	maxCompactDelay = time.Minute      // how long a compaction waits for a quiet moment
+	retryCompaction = 10 * time.Minute // before one that failed is tried again
 )
 
 // maintain sweeps, monitors the disk and compacts, until Close.
@@ -68,12 +69,12 @@ func (s *Store) Compact(ctx context.Context) error {
 type compactor struct {
 	s       *Store
 	batches int64         // committed at the last tick
-	dueFor  time.Duration // how long a compaction has been due
+	dueFor  time.Duration // how long a compaction has been due; negative: how long it waits after a failure
 }
 
 // tick compacts if compaction is due and either nothing was written since the
 // last tick or it has been due for long enough. A failed compaction is counted
-// and retried.
+// and retried later.
 func (k *compactor) tick() {
 	batches := k.s.meter.batches.Load()
 	quiet := batches == k.batches
@@ -83,11 +84,12 @@ func (k *compactor) tick() {
 		return
 	}
 	k.dueFor += k.s.cfg.CompactEvery
-	if !quiet && k.dueFor < maxCompactDelay {
+	if k.dueFor < 0 || !quiet && k.dueFor < maxCompactDelay {
 		return
 	}
 	k.dueFor = 0
 	if err := k.s.Compact(context.Background()); err != nil && !ended(err) {
 		k.s.meter.compactFailures.Add(1)
+		k.dueFor = -retryCompaction
 	}
 }

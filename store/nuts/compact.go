@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/balefire/balefire/disk"
@@ -36,6 +37,9 @@ func (d *DB) Compact() error {
 	if err := d.usable(); err != nil {
 		return err
 	}
+	if err := d.hasRoom(); err != nil {
+		return fmt.Errorf("compact: %w", err)
+	}
 	old := d.gen
 	next, err := newGeneration(d.dir, name{freeNumber(d.dir, old.num+1), d.cfg.SegmentSize})
 	if err != nil {
@@ -61,6 +65,23 @@ func (d *DB) Compact() error {
 	d.cfg.at("compact: old generation closed")
 	if !copied { // otherwise the last snapshot does it
 		d.remove(old)
+	}
+	return nil
+}
+
+// hasRoom checks that the disk has space for the live records. An attempt without it would
+// take what is left from everybody else, for nothing.
+func (d *DB) hasRoom() error {
+	free, _, err := store.DiskSpace(d.dir)()
+	if err != nil {
+		return nil // the attempt will tell
+	}
+	c, err := d.count()
+	if err != nil {
+		return err
+	}
+	if need := c.logged(); need > free {
+		return fmt.Errorf("%w: %d bytes are needed, %d are free", syscall.ENOSPC, need, free)
 	}
 	return nil
 }

@@ -77,21 +77,24 @@ func fillDisk(t *testing.T, size, val int) {
 	same(t, dump(t, d), want)
 }
 
-// A compaction for which there is no room leaves the store as it was.
+// A compaction for which there is no room leaves the store as it was, and the disk: it
+// is not begun.
 func TestNoRoomForCompaction(t *testing.T) {
 	if !storetest.MayMount(t) {
 		return
 	}
 	disk := storetest.SmallDisk(t, 1<<20)
 	d := open(t, filepath.Join(disk, "store"))
+	begun := 0
+	d.cfg.at = func(string) { begun++ }
 	want := make(map[string]string)
 	for i := range 65 {
 		key, val := fmt.Sprint(i), strings.Repeat("x", 10_000)
 		commit(t, d, put(store.Inbox, key, val))
 		want["Inbox/"+key] = val
 	}
-	if err := d.Compact(); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("err = %v, want ENOSPC", err)
+	if err := d.Compact(); !errors.Is(err, unix.ENOSPC) || begun > 0 {
+		t.Fatalf("err = %v after %d steps, want ENOSPC and none", err, begun)
 	}
 	same(t, dump(t, d), want)
 	for i := range 40 {

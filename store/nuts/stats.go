@@ -27,6 +27,9 @@ func (c *liveCount) stale(pos position, size int64) bool {
 	return c == nil || pos != c.at && (c.keys < cheap || size-c.size > max(16<<20, c.size/4))
 }
 
+// logged returns how many bytes the records take in a log of nothing else.
+func (c *liveCount) logged() int64 { return c.bytes + c.keys*overhead }
+
 // liveness holds the last liveCount. While one goroutine counts, others get the previous
 // figures.
 type liveness struct {
@@ -53,7 +56,7 @@ func (d *DB) Stats() store.Stats {
 	st := store.Stats{Engine: "nuts", DiskBytes: size, Keys: -1}
 	if c != nil {
 		st.Keys, st.LiveBytes = c.keys, c.bytes
-		st.CompactDue = compactDue(size, c.bytes+c.keys*overhead, ago)
+		st.CompactDue = compactDue(size, c.logged(), ago)
 	}
 	return st
 }
