@@ -265,6 +265,35 @@ func TestRequestedDueTimeFollowsTheWallClock(t *testing.T) {
 	}
 }
 
+// TestDueTimeOfAnyPlaceFollowsTheWallClock: so does the time of one that waits behind
+// another of its lane, and of one that is changed before the correction was noticed.
+func TestDueTimeOfAnyPlaceFollowsTheWallClock(t *testing.T) {
+	for _, changed := range []bool{false, true} {
+		w := newFixture(t, Config{})
+		at := w.clock.Clock().Now().Add(72 * time.Hour)
+		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+		first := w.addOne("p", classNormal, inLane)
+		later := w.addOne("p", classNormal, func(r *proto.Record) { inLane(r); r.DueMs = at.UnixMilli() })
+		if changed { // it waits for its time
+			w.end(first, success)
+		}
+		w.clock.SetWall(at.Add(-time.Minute))
+		if changed {
+			w.change(later, func(r *proto.Record) Action { r.Reason = "noted"; return Write })
+		} else {
+			w.takeAll("p")
+			w.end(first, success)
+		}
+		if wait, ok := w.Next("p"); !ok || wait != time.Minute {
+			t.Errorf("changed %v: next = %v, %v, want a minute", changed, wait, ok)
+		}
+		w.clock.Advance(time.Minute)
+		if keys := w.takeAll("p"); len(keys) != 1 {
+			t.Errorf("changed %v: not taken at its time", changed)
+		}
+	}
+}
+
 func TestWakeGroup(t *testing.T) {
 	w := newFixture(t, Config{})
 	w.WakeGroup("p")

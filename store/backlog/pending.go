@@ -337,6 +337,7 @@ func (s *PendingChange) apply() {
 
 // applyRecord updates e to its new record.
 func (b *Backlog) applyRecord(e *entry, r *proto.Record, a Action) {
+	b.followWall() // or describe may, and the due time kept below would be the old one
 	due, absolute, was := e.due, e.absolute, e.place
 	e.version++
 	b.describe(e, r)

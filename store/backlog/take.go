@@ -209,8 +209,8 @@ func (b *Backlog) next(g *group) (time.Duration, bool) {
 // milliseconds, before due times that tasks asked for are recalculated.
 const maxDrift = 10_000
 
-// followWall adjusts the entries that wait for a wall-clock time after the wall
-// clock has jumped.
+// followWall adjusts the entries due at a wall-clock time after the wall clock has
+// jumped, also those that do not wait for it yet.
 func (b *Backlog) followWall() {
 	drift := b.cfg.Clock.Now().UnixMilli() - b.now()
 	delta := drift - b.drift
@@ -218,12 +218,12 @@ func (b *Backlog) followWall() {
 		return
 	}
 	b.drift = drift
-	for _, g := range b.order {
-		for _, e := range g.waiting.items {
-			if e.absolute {
-				e.due -= delta
-			}
+	for _, e := range b.entries {
+		if e.absolute {
+			e.due -= delta
 		}
+	}
+	for _, g := range b.order {
 		g.waiting.init()
 	}
 }
