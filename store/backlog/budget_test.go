@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -277,6 +278,45 @@ func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	}
 	if _, err := w.store.Get(store.PendingTasks, bad.append(nil, kindInitial)); err != nil {
 		t.Errorf("the damaged record: %v", err)
+	}
+}
+
+// TestDamagedStateIsNotForgotten: an entry whose newest record is unreadable is neither
+// taken as it was at its beginning (I6, I7) nor forgotten, and holds up no other of its lane.
+func TestDamagedStateIsNotForgotten(t *testing.T) {
+	w := newFixture(t, Config{})
+	inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+	bad, good, ended := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, nil)
+	w.change(bad, func(r *proto.Record) Action { r.Attempts = 1; return Requeue })
+	w.change(ended, func(r *proto.Record) Action { r.State = success; return Tombstone })
+	var b store.Batch
+	for _, k := range []Key{bad, ended} {
+		b.Put(store.PendingTasks, k.append(nil, kindState), []byte{0xff, 0xff, 0xff})
+	}
+	if err := w.store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	w.cfg.Damaged = func([]byte, error) { damaged++ }
+	w.reopen()
+	if got := w.takeAll("p"); len(got) != 1 || got[0] != good || damaged != 2 {
+		t.Errorf("took %v, want %v; %d damaged", got, good, damaged)
+	}
+	for _, k := range []Key{bad, ended} {
+		again := w.task("p", classNormal)
+		again.Key = k
+		if err := w.Add(t.Context(), []NewEntry{again})[0]; !errors.Is(err, ErrExists) {
+			t.Errorf("added again: %v, want ErrExists", err)
+		}
+		if _, _, err := w.Get(k); !errors.Is(err, store.ErrCorrupt) {
+			t.Errorf("get: %v, want ErrCorrupt", err)
+		}
+		if err := w.Change(t.Context(), []Edit{{Key: k}}, func(int, *proto.Record) Action { return Drop })[0]; !errors.Is(err, store.ErrCorrupt) {
+			t.Errorf("change: %v, want ErrCorrupt", err)
+		}
+	}
+	if got := w.TakeExpired(nil, 9, time.Hour); len(got) != 0 {
+		t.Errorf("expired: %v", got)
 	}
 }
 

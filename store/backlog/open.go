@@ -91,7 +91,7 @@ func (b *Backlog) readLive(in *loader) error {
 		if err == nil {
 			if k != in.key || in.rec == nil {
 				b.rebuild(in)
-				in.key, in.rec, in.e = k, nil, nil
+				in.key, in.rec, in.e, in.damaged = k, nil, nil, false
 			}
 			err = in.read(kind, p.Val)
 		}
@@ -114,11 +114,12 @@ func (b *Backlog) readLive(in *loader) error {
 
 // A loader gathers the one or two records of an entry.
 type loader struct {
-	key Key
-	rec *proto.Record
-	e   *entry
-	all []*entry
-	seq map[*entry]proto.Seq // of entries in a lane
+	key     Key
+	rec     *proto.Record
+	e       *entry
+	damaged bool // the state of a task cannot be read
+	all     []*entry
+	seq     map[*entry]proto.Seq // of entries in a lane
 }
 
 func (in *loader) read(kind byte, val []byte) error {
@@ -128,6 +129,7 @@ func (in *loader) read(kind byte, val []byte) error {
 	if kind == kindState {
 		r := new(proto.Record)
 		if err := proto.Decode(val, r); err != nil {
+			in.damaged = in.key.Part == PartTask // the others may be sent again as they were at first
 			return err
 		}
 		in.rec, in.e.version = r, 1
@@ -144,10 +146,15 @@ func (in *loader) read(kind byte, val []byte) error {
 // rebuild adds the entry that in has gathered to memory. Entries that may be
 // taken are queued later, once the lanes are complete.
 func (b *Backlog) rebuild(in *loader) {
-	if in.rec == nil {
+	e := in.e
+	switch {
+	case in.damaged: // never taken, because it may have run, nor added again; every change of it fails
+		e.version, e.place, e.xpos = 1, parked, -1
+		b.entries[e.key] = e
+		return
+	case in.rec == nil:
 		return
 	}
-	e := in.e
 	b.entries[e.key] = e
 	b.admit(e, in.rec)
 	b.expire(e)
