@@ -93,18 +93,27 @@ func files(dir string) ([]string, error) {
 }
 
 // createFile creates a file that contains only h. It appears under its name only once the
-// header is durable.
-func createFile(dir string, h header) (*os.File, int64, error) {
+// header is durable, and is removed after an error: lines may still be added to the file
+// before it.
+func (j *Journal) createFile(h header) (f *os.File, size int64, err error) {
 	text, err := h.encode()
 	if err != nil {
 		return nil, 0, err
 	}
-	path := filepath.Join(dir, fileName(h.First))
-	if err := disk.WriteFile(path, text); err != nil {
+	path := filepath.Join(j.dir, fileName(h.First))
+	if err = disk.WriteFile(path, text); err == nil {
+		err = j.cfg.fault("begin")
+	}
+	if err == nil {
+		f, err = os.OpenFile(path, os.O_RDWR, 0o600)
+	}
+	if err != nil {
+		if left := os.Remove(path); left != nil && !errors.Is(left, fs.ErrNotExist) {
+			err = j.fail(errors.Join(err, left))
+		}
 		return nil, 0, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	return f, int64(len(text)), err
+	return f, int64(len(text)), nil
 }
 
 // A line is one line of a file.

@@ -67,7 +67,7 @@ type Config struct {
 	Keep    time.Duration // whole files older than this are removed; default 90 days
 	Clock   clock.Clock   // default clock.System()
 
-	fault func(op string) error // tests: an error makes "write", "sync" or "rotate" fail
+	fault func(op string) error // tests: an error makes "write", "sync", "rotate" or "begin" (the file is made) fail
 }
 
 func (c Config) withDefaults() Config {

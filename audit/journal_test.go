@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,6 +278,49 @@ func TestFailedFsyncStopsTheJournal(t *testing.T) {
 	}
 	if !errors.Is(j.Err(), bad) {
 		t.Errorf("Err = %v, want %v", j.Err(), bad)
+	}
+}
+
+// A new file that is there, but cannot be opened, as without a free descriptor, is not left:
+// what fits into the old one is still written there.
+func TestFileThatCannotBeOpenedIsNotLeft(t *testing.T) {
+	for _, reopened := range []bool{false, true} {
+		dir := t.TempDir()
+		cfg, _ := manual()
+		cfg.MaxFile = 1000
+		var broken atomic.Bool
+		cfg.fault = func(op string) error {
+			if op == "begin" && broken.Load() {
+				return syscall.EMFILE
+			}
+			return nil
+		}
+		j := open(t, dir, cfg)
+		add(t, j, "t1")
+		large := Entry{Action: "a", Task: "large", Detail: map[string]string{"text": strings.Repeat("x", 900)}}
+		broken.Store(true)
+		if _, err := j.Append(t.Context(), large); !errors.Is(err, syscall.EMFILE) {
+			t.Fatalf("err = %v, want EMFILE", err)
+		}
+		broken.Store(false)
+		if !reopened {
+			add(t, j, "t2")
+		}
+		wantSound(t, dir)
+		if reopened {
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if j = open(t, dir, cfg); len(j.repairs) > 0 {
+				t.Errorf("repairs after a clean stop: %q", j.repairs)
+			}
+			add(t, j, "t2")
+		}
+		if _, err := j.Append(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
+		wantTasks(t, dir, "t1", "t2", "large")
+		wantSound(t, dir)
 	}
 }
 

@@ -40,7 +40,7 @@ func rotationDue(cfg Config, size, more int64, age time.Duration) bool {
 // begin creates the file with the header h and continues there.
 func (j *Journal) begin(h header) error {
 	h.Version, h.Time = formatVersion, h.Time.UTC()
-	f, size, err := createFile(j.dir, h)
+	f, size, err := j.createFile(h)
 	if err != nil {
 		return err
 	}
