@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A tree is the content of a journal's directory.
@@ -393,6 +395,32 @@ func TestVerifyWhileAppending(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A file that is removed by age while Verify has read HEAD, but not yet the files, is not
+// missing.
+func TestVerifyWhileAFileIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	cfg.MaxFile, cfg.Keep = 300, time.Hour
+	j := open(t, dir, cfg)
+	add(t, j, "t1")
+	add(t, j, "t2")
+	before, err := readHeads(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		clk.Advance(cfg.Keep)
+		add(t, j, "later")
+	}
+	if now, err := readHeads(dir); err != nil || now.Base == before.Base {
+		t.Fatalf("no file was removed: HEAD is %v, %v", now, err)
+	}
+	if rep, err := verifyFiles(dir, nil, before, nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%+v, %v; want a file that does not exist, and so another try", rep, err)
+	}
+	wantSound(t, dir)
 }
 
 // Nothing but what was written is taken for it.

@@ -56,8 +56,13 @@ func Verify(dir string, known ...Head) (Report, error) {
 }
 
 func verify(dir string, known []Head) (Report, error) {
+	h, err := readHeads(dir) // before the files: lines may be added meanwhile
+	return verifyFiles(dir, known, h, err)
+}
+
+// verifyFiles is verify after h was read, or headErr was.
+func verifyFiles(dir string, known []Head, h heads, headErr error) (Report, error) {
 	var v verifier
-	h, headErr := readHeads(dir) // before the files: lines may be added meanwhile
 	names, err := files(dir)
 	if err != nil {
 		return v.rep, err
@@ -76,6 +81,9 @@ func verify(dir string, known []Head) (Report, error) {
 		}
 	}
 	if headErr == nil && v.rep.Before.Seq > h.Base.Seq {
+		if now, err := readHeads(dir); err == nil && now.Base != h.Base {
+			return v.rep, fmt.Errorf("the oldest file was removed by age: %w", fs.ErrNotExist)
+		}
 		v.breach(Breach{File: headName, Reason: fmt.Sprintf("lines %d to %d are gone", h.Base.Seq+1, v.rep.Before.Seq)})
 	}
 	v.missing()
