@@ -342,15 +342,16 @@ func TestDamagedSegments(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
+		lost   []Range // what Salvage could tell
 		damage func(gen string) error
 	}{
-		{"first missing", func(gen string) error { return os.Remove(segmentPath(gen, 0)) }},
-		{"middle missing", func(gen string) error { return os.Remove(segmentPath(gen, 1)) }},
-		{"middle empty", func(gen string) error { return os.Truncate(segmentPath(gen, 1), 0) }},
-		{"middle cut at a transaction", func(gen string) error {
+		{"first missing", []Range{{File: "0.dat"}}, func(gen string) error { return os.Remove(segmentPath(gen, 0)) }},
+		{"middle missing", []Range{{File: "1.dat"}}, func(gen string) error { return os.Remove(segmentPath(gen, 1)) }},
+		{"middle empty", nil, func(gen string) error { return os.Truncate(segmentPath(gen, 1), 0) }},
+		{"middle cut at a transaction", nil, func(gen string) error {
 			return cutAfter(segmentPath(gen, 1), 10)
 		}},
-		{"first cut at a transaction", func(gen string) error {
+		{"first cut at a transaction", nil, func(gen string) error {
 			return cutAfter(segmentPath(gen, 0), 25)
 		}},
 	} {
@@ -371,6 +372,9 @@ func TestDamagedSegments(t *testing.T) {
 			got := dump(t, open(t, dst))
 			if r.Imported != len(got) || len(got) < 60 || len(got) >= 90 {
 				t.Errorf("salvage brought over %d records: %+v", len(got), r)
+			}
+			if !slices.Equal(r.Lost, tt.lost) {
+				t.Errorf("lost %v, want %v", r.Lost, tt.lost)
 			}
 			for k, val := range got {
 				if want[k] != val {

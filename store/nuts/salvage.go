@@ -51,10 +51,12 @@ func salvage(src, dst string) (_ Report, err error) {
 	if s.acked, _, err = readMark(gen); err != nil {
 		return s.report, err
 	}
-	for i, seg := range segs {
-		if err := s.segment(gen, int64(i), seg); err != nil {
+	want := int64(0)
+	for _, seg := range segs {
+		if err := s.segment(gen, want, seg); err != nil {
 			return s.report, err
 		}
+		want = seg.num + 1
 	}
 	if err := s.finish(); err != nil {
 		return s.report, err
