@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +157,48 @@ func TestNobodyReceivesWhatIsBeingNamed(t *testing.T) {
 		t.Errorf("received again: %v", err)
 	}
 	wantUsage(t, s, 1, 0)
+}
+
+// What is durable of a large part is read without the lock of the store: of many gigabytes
+// that takes minutes, in which others must be stored.
+func TestOthersDoNotWaitForAPartToBeRead(t *testing.T) {
+	from := openStore(t, t.TempDir(), Config{})
+	ref := seal(t, from, random(1, 3*testChunk))
+	src := source(t, from, &ref)
+	var s *Store
+	read := 0
+	s = openStore(t, t.TempDir(), Config{fault: func(op string) error {
+		if op != "read" {
+			return nil
+		}
+		read++
+		if !s.mu.TryLock() {
+			t.Error("the store is locked")
+			return nil
+		}
+		s.mu.Unlock()
+		if _, err := s.Receive(src.Manifest, Terms{}); !errors.Is(err, ErrBusy) {
+			t.Errorf("another receiver: %v, want ErrBusy", err)
+		}
+		sweep(t, s, records{})
+		if read == 2 {
+			return syscall.EIO
+		}
+		return nil
+	}})
+	for range 2 {
+		if err := receive(t, s, src.Manifest).Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantUsage(t, s, 0, 1)
+	}
+	if _, err := s.Receive(src.Manifest, Terms{}); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a part that cannot be read: %v", err)
+	}
+	wantUsage(t, s, 0, 1)
+	if err := receive(t, s, src.Manifest).Close(); err != nil || read != 3 {
+		t.Errorf("received again after %d reads: %v", read, err)
+	}
 }
 
 // After a failed sync nothing that was not durable before is trusted.

@@ -48,73 +48,99 @@ func (s *Store) Receive(m Manifest, terms Terms) (*Incoming, error) {
 		return nil, err
 	}
 	in, err := s.receive(m, terms)
-	if err == nil && in.received == m.Chunks() { // the process died before it was named
+	if err != nil {
+		return nil, err
+	}
+	if in.received == m.Chunks() { // the process died before it was named
 		if err = in.Commit(); err == nil {
 			err = ErrExists
 		}
 		return nil, errors.Join(err, in.Close())
 	}
-	return in, err
+	return in, nil
 }
 
-func (s *Store) receive(m Manifest, terms Terms) (in *Incoming, err error) {
+// receive is Receive without the naming of a complete part. What is there of the part is
+// read without the lock: of a large one that takes long.
+func (s *Store) receive(m Manifest, terms Terms) (*Incoming, error) {
 	id := m.Name()
-	name := id.String()
+	in := &Incoming{s: s, name: id.String(), note: note{m, terms.NotAfter, terms.Origin, terms.Task}, terms: terms, have: newBitmap(m.Chunks())}
+	if err := in.claim(); err != nil {
+		return nil, err
+	}
+	isNew, err := in.open()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if isNew {
+		s.count(in.name+partSuffix, 1, 0)
+	}
+	if err != nil {
+		delete(s.writing, in.name)
+		return nil, fmt.Errorf("receive body: %w", err)
+	}
+	return in, in.admit()
+}
+
+// claim keeps others from receiving the object, or removing its part, until the Incoming
+// ends. It refuses an object that is complete, being received or too large.
+func (in *Incoming) claim() error {
+	s := in.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.Has(name):
-		s.hold(name)
-		s.charges.add(terms.Origin, name, m.Size)
-		return nil, ErrExists
-	case s.writing[name]:
-		return nil, fmt.Errorf("%w: %s", ErrBusy, name)
-	case m.Size > s.cfg.MaxBody:
-		return nil, ErrTooLarge
+	case s.Has(in.name):
+		s.hold(in.name)
+		s.charges.add(in.terms.Origin, in.name, in.note.manifest.Size)
+		return ErrExists
+	case s.writing[in.name]:
+		return fmt.Errorf("%w: %s", ErrBusy, in.name)
+	case in.note.manifest.Size > s.cfg.MaxBody:
+		return ErrTooLarge
 	}
-	in = &Incoming{s: s, name: name, note: note{m, terms.NotAfter, terms.Origin, terms.Task}, terms: terms, have: newBitmap(m.Chunks())}
-	if err := in.open(); err != nil {
-		return nil, fmt.Errorf("receive body: %w", err)
-	}
-	s.writing[name] = true
-	charged := s.charges[terms.Origin].has(name)
-	s.charges.add(terms.Origin, name, m.Size)
-	if err := s.makeSpace(m.Size-in.bytes(in.received), terms.Origin, terms.Essential); err != nil {
+	s.writing[in.name] = true
+	return nil
+}
+
+// admit counts the open part and refuses the rest unless it fits. s.mu is held.
+func (in *Incoming) admit() error {
+	s, name, size, origin := in.s, in.name, in.note.manifest.Size, in.terms.Origin
+	s.setPart(name, in.counted())
+	charged := s.charges[origin].has(name)
+	s.charges.add(origin, name, size)
+	if err := s.makeSpace(size-in.bytes(in.received), origin, in.terms.Essential); err != nil {
 		delete(s.writing, name)
 		err = errors.Join(err, in.file.Close())
 		if in.received == 0 { // it only takes up space
 			err = errors.Join(err, s.remove(name+partSuffix))
 		}
 		if !charged {
-			s.charges.drop(terms.Origin, name)
+			s.charges.drop(origin, name)
 		}
-		return nil, err
-	}
-	s.hold(name)
-	return in, nil
-}
-
-// open opens the part and reads what is durable of it, or creates it. s.mu is held.
-func (in *Incoming) open() (err error) {
-	path := in.name + partSuffix
-	_, err = in.s.stat(in.name, path)
-	isNew := errors.Is(err, ErrNotFound)
-	if err != nil && !isNew {
 		return err
 	}
-	if in.file, err = in.s.root.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return translate(path, err)
+	s.hold(name)
+	return nil
+}
+
+// open opens the part and reads what is durable of it, or creates it. It reports whether
+// there is a part that was not there before.
+func (in *Incoming) open() (isNew bool, err error) {
+	path := in.name + partSuffix
+	_, err = in.s.stat(in.name, path)
+	isNew = errors.Is(err, ErrNotFound)
+	if err != nil && !isNew {
+		return false, err
 	}
-	if isNew {
-		in.s.count(path, 1, 0)
+	if in.file, err = in.s.root.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return false, translate(path, err)
 	}
 	old, err := readNote(in.file)
 	if err == nil && old.manifest == in.note.manifest {
 		in.note.notAfter = max(in.note.notAfter, old.notAfter)
-		err = readEntries(in.file, &in.note.manifest, func(e entry) {
+		err = errors.Join(in.s.cfg.fault("read"), readEntries(in.file, &in.note.manifest, func(e entry) {
 			in.have.set(e.index)
 			in.received++
-		})
+		}))
 		in.durable = in.received
 	} else {
 		err = in.file.Truncate(0)
@@ -123,10 +149,9 @@ func (in *Incoming) open() (err error) {
 		_, err = in.file.WriteAt(in.note.encode(), 0)
 	}
 	if err != nil {
-		return errors.Join(err, in.file.Close())
+		return isNew, errors.Join(err, in.file.Close())
 	}
-	in.s.setPart(in.name, in.counted())
-	return nil
+	return isNew, nil
 }
 
 // counted returns the bytes of the file without what was written and not synced. The file

@@ -49,7 +49,7 @@ type Config struct {
 	// Reserve is the free space in bytes that only essential bodies may use; default 0.
 	Reserve int64
 
-	fault func(op string) error // tests: an error makes "write", "sync", "rename" or "syncdir" fail
+	fault func(op string) error // tests: an error makes "read" (of a part), "write", "sync", "rename" or "syncdir" fail
 }
 
 func (c Config) withDefaults() Config {
