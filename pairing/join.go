@@ -121,6 +121,11 @@ func (j Joiner) begin(name string) (*joining, error) {
 	case name == "":
 		name = m.Name
 	}
+	if key, now := keys.SealingKey(), j.Net.Clock.Now(); fromFuture(key, now) {
+		if err := keys.Rotate(key.Suite, now); err != nil {
+			return nil, err
+		}
+	}
 	m.Name, err = chooseName(name)
 	return &joining{Joiner: j, keys: keys, member: m}, err
 }

@@ -77,7 +77,7 @@ func (p *Pairing) RotateKeys() error {
 	}
 	now := p.Clock.Now()
 	current := p.Keys.SealingKey()
-	if now.Sub(current.NotBefore) >= SealingLife {
+	if now.Sub(current.NotBefore) >= SealingLife || fromFuture(current, now) {
 		// The suite stays the same, because bodies streamed to the old key are decrypted
 		// with it.
 		if err := p.Keys.Rotate(current.Suite, now); err != nil {
@@ -91,6 +91,12 @@ func (p *Pairing) RotateKeys() error {
 		p.Logger.Info("removed old sealing keys", "count", removed)
 	}
 	return err
+}
+
+// fromFuture reports whether a sealing key was made under a clock that was ahead: peers refuse
+// it until its time has come.
+func fromFuture(key identity.KeyRecord, now time.Time) bool {
+	return key.NotBefore.Sub(now) > proto.Skew
 }
 
 // renewSelf asks the connected admins, one by one, for a new certificate if this node's
