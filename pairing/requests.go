@@ -216,7 +216,7 @@ func (p *Pairing) requestJoin(ctx context.Context, from proto.PeerID, r *proto.J
 		}
 		return &proto.JoinReply{Pending: true}, nil
 	}
-	reply, err := p.enroll(ctx, identity.Member{Peer: from, Name: cmp.Or(x.accepted.Name, x.Name), Roles: x.accepted.Roles}, x.known, nil)
+	reply, err := p.enroll(ctx, identity.Member{Peer: from, Name: x.accepted.Name, Roles: x.accepted.Roles}, x.known, nil)
 	if err == nil {
 		p.requests.drop(from)
 	}
@@ -246,19 +246,19 @@ func (p *Pairing) Accept(ctx context.Context, ref string, o wire.AcceptOptions) 
 	if len(o.Roles) == 0 {
 		o.Roles = identity.DefaultRoles()
 	}
-	name := cmp.Or(o.Name, x.Name)
-	if err := checkName(name); err != nil {
+	o.Name = cmp.Or(o.Name, x.Name) // a later request may state another one
+	if err := checkName(o.Name); err != nil {
 		return wire.Peer{}, err
 	}
-	if err := p.freeName(name, x.peer); err != nil {
+	if err := p.freeName(o.Name, x.peer); err != nil {
 		return wire.Peer{}, fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
-	if _, err := p.issue(identity.Member{Peer: x.peer, Name: name, Roles: o.Roles}); err != nil {
+	if _, err := p.issue(identity.Member{Peer: x.peer, Name: o.Name, Roles: o.Roles}); err != nil {
 		return wire.Peer{}, err
 	}
 	p.requests.accept(x.peer, o, p.Clock.Now().Add(acceptedTTL))
 	if err := p.Audit(ctx, "peer.accept", x.ID); err != nil {
 		return wire.Peer{}, err
 	}
-	return wire.Peer{Name: name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil
+	return wire.Peer{Name: o.Name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil
 }

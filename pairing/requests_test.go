@@ -1,12 +1,16 @@
 package pairing
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -100,5 +104,58 @@ func TestStrangerIsReportedWithTheReason(t *testing.T) {
 	p.StrangerSeen(transport.Stranger{Peer: proto.PeerID{2}, Joins: true, Reason: "it has no mesh"})
 	if fields["detail"] != "" || fields["code"] != JoinCode(proto.PeerID{2}) {
 		t.Errorf("reported with %v", fields)
+	}
+}
+
+// newPairing returns the pairing of the first member of a mesh.
+func newPairing(t *testing.T, net Network) *Pairing {
+	t.Helper()
+	dir, clk := t.TempDir(), clock.System()
+	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	own, err := Load(dir, clk.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := openStore(t)
+	book, err := addressbook.Open(st, own.Mesh, own.Keys, own.Self.Cert, clk, transport.Multiaddrs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Parts{
+		Dir: dir, Keys: own.Keys, Mesh: own.Mesh, Book: book, Store: st, Clock: clk, Logger: slog.New(slog.DiscardHandler),
+		Audit: func(context.Context, string, string) error { return nil },
+		Event: func(string, proto.PeerID, map[string]string) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Connect(net, nil, nil, nil)
+	return p
+}
+
+// A lanNet is the network of a member that nodes on its LAN ask.
+type lanNet struct{ Network }
+
+func (lanNet) Addrs() []string                      { return nil }
+func (lanNet) Origin(proto.PeerID) (_, addr string) { return "lan", "/ip4/192.0.2.1" }
+
+// Allow lists name members: a node gets the name that a person accepted, whatever it states
+// after that.
+func TestAcceptedNameStays(t *testing.T) {
+	p, keys := newPairing(t, lanNet{}), identity.NewKeys(nil, time.Now())
+	ask := func(name string) *proto.JoinReply {
+		return p.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
+	}
+	if r := ask("guest"); !r.GetPending() {
+		t.Fatal(r)
+	}
+	if x, err := p.Accept(t.Context(), JoinCode(keys.Peer()), wire.AcceptOptions{}); err != nil || x.Name != "guest" {
+		t.Fatal(x, err)
+	}
+	r := ask("backup-server")
+	if m, err := p.Mesh.VerifyMember(r.GetCertificate(), time.Now()); err != nil || m.Name != "guest" {
+		t.Errorf("it is a member as %q, %v, %s", m.Name, err, r.GetRefusal())
 	}
 }
