@@ -128,7 +128,11 @@ func (p *Pairing) renewSelf(ctx context.Context) error {
 		case reply.GetRefusal() != "":
 			errs = append(errs, fmt.Errorf("%s refuses: %s", x.Label(), reply.GetRefusal()))
 		default:
-			return p.installCertificate(self, reply.GetCertificate())
+			err := p.installCertificate(self, reply.GetCertificate())
+			if err == nil {
+				return nil
+			}
+			errs = append(errs, fmt.Errorf("%s: %w", x.Label(), err))
 		}
 	}
 	if len(errs) == 0 {

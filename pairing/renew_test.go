@@ -1,14 +1,17 @@
 package pairing
 
 import (
+	"context"
 	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -55,5 +58,62 @@ func TestJoinReplacesASealingKeyFromTheFuture(t *testing.T) {
 	}
 	if _, err := identity.VerifyKeyRecord(x.keys.KeyRecord(), x.keys.Peer(), now); err != nil {
 		t.Error(err)
+	}
+}
+
+// A renewingNet is connected to admins that answer with the given certificates.
+type renewingNet struct {
+	silentNet
+	answers map[proto.PeerID]*proto.Signed
+}
+
+func (n renewingNet) Connected(p proto.PeerID) bool { return n.answers[p] != nil }
+
+func (n renewingNet) RequestRenewal(_ context.Context, p proto.PeerID, _ *proto.JoinRequest) (*proto.JoinReply, error) {
+	return &proto.JoinReply{Certificate: n.answers[p]}, nil
+}
+
+// An admin whose clock is far ahead answers with a certificate that is not valid yet: the next
+// admin is asked.
+func TestRenewalAfterAnUnusableAnswer(t *testing.T) {
+	now, dir, clk := time.Now(), t.TempDir(), clock.System()
+	root := identity.NewRoot(nil)
+	keys, _, err := ensureKeys(dir, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(p proto.PeerID, name string, at time.Time, roles ...string) *proto.Signed {
+		cert, err := root.IssueMember(identity.Member{Peer: p, Name: name, Roles: roles}, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cert
+	}
+	cert := issue(keys.Peer(), "b", now.Add(10*day-identity.MaxMemberLife), identity.RoleWork)
+	encoded, err := proto.Encode(nil, cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (membership{Name: "b", Root: root.Mesh().Root, Certificate: encoded}).write(dir); err != nil {
+		t.Fatal(err)
+	}
+	book, err := addressbook.Open(openStore(t), root.Mesh(), keys, cert, clk, transport.Multiaddrs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := renewingNet{answers: map[proto.PeerID]*proto.Signed{}}
+	for name, ahead := range map[string]time.Duration{"admin1": 200 * day, "admin2": 0} {
+		admin := identity.NewKeys(nil, now)
+		if err := book.Learn(t.Context(), &proto.KnownPeer{Certificate: issue(admin.Peer(), name, now, identity.RoleAdmin), KeyRecord: admin.KeyRecord()}); err != nil {
+			t.Fatal(err)
+		}
+		net.answers[admin.Peer()] = issue(keys.Peer(), "b", now.Add(ahead), identity.RoleWork)
+	}
+	p := &Pairing{Parts: Parts{Dir: dir, Keys: keys, Mesh: root.Mesh(), Book: book, Clock: clk, Logger: slog.New(slog.DiscardHandler)}, net: net}
+	if err := p.renewSelf(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if until := book.Self().Member.NotAfter; until.Sub(now) < RenewBefore {
+		t.Errorf("its certificate ends %v", until)
 	}
 }
