@@ -35,6 +35,22 @@ func TestUpdateAddrs(t *testing.T) {
 	}
 }
 
+// A hello of a machine that has just lost its network states no addresses: the known ones stay.
+func TestHelloWithoutAddressesKeepsThem(t *testing.T) {
+	c := newBookCase(t)
+	known := c.hello.GetAddrs()
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	c.hello.Addrs = nil
+	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := c.book.Get(c.peer.Peer()); !slices.Equal(p.Addrs, known) {
+		t.Errorf("its addresses are %v, want %v", p.Addrs, known)
+	}
+}
+
 func TestAliasIsUnique(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {

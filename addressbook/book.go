@@ -193,7 +193,10 @@ func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 		if err := checkBoot(p, h); err != nil {
 			return err
 		}
-		p.Boot, p.LastSeen, p.Addrs = h.GetBoot(), b.clock.Now(), h.GetAddrs()
+		p.Boot, p.LastSeen = h.GetBoot(), b.clock.Now()
+		if len(h.GetAddrs()) > 0 { // a machine that is between two networks has none
+			p.Addrs = h.GetAddrs()
+		}
 		copy(p.BootID[:], h.GetBootId())
 		return nil
 	})
