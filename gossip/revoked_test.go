@@ -157,3 +157,32 @@ func (h *testNode) hasAlarm() bool {
 	}
 	return false
 }
+
+// The event of a connection that a revoked member made in the moment in which it was revoked comes
+// after its row was removed: the row that it makes does not stay.
+func TestLateEventOfARevokedMemberLeavesNoRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestMesh(t, 3)
+		w.introduceAll()
+		w.start()
+		defer w.stop()
+		time.Sleep(5 * time.Second)
+		here, p := w.order[0].runner, w.order[2].keys.Peer()
+		s, err := w.root.Revoke(identity.Revocation{Peer: p}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := here.Revoke(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		here.Connected(p, true)
+		here.Connected(p, false)
+		here.Reachable([]proto.PeerID{w.order[1].keys.Peer()})
+		if m, ok := here.Member(p); ok {
+			t.Errorf("the revoked member is listed as %v", m.Status)
+		}
+		if others := here.Members(); len(others) != 1 || !others[0].Connected {
+			t.Errorf("the others are %+v", others)
+		}
+	})
+}

@@ -244,14 +244,18 @@ func (r *Runner) Connected(p proto.PeerID, on bool) {
 }
 
 // Reachable sets all peers that are reachable now, and corrects what [Runner.Connected]
-// missed. It should be called from time to time.
+// missed. It should be called from time to time. A revoked member whose connection or message was
+// still being processed when its row was removed may have got a new one, which is removed.
 func (r *Runner) Reachable(all []proto.PeerID) {
 	on := make(map[proto.PeerID]bool, len(all))
 	for _, p := range all {
 		on[p] = true
 	}
 	for _, m := range r.Members() {
-		if m.Connected != on[m.Peer] {
+		switch {
+		case r.revoked.revokes(identity.Member{Peer: m.Peer}) && !r.verifier.member(m.Peer):
+			r.Forgotten(m.Peer)
+		case m.Connected != on[m.Peer]:
 			r.Connected(m.Peer, on[m.Peer])
 		}
 		delete(on, m.Peer)
