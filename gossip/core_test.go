@@ -219,8 +219,8 @@ func TestSameSeedSameRun(t *testing.T) {
 }
 
 // A node that comes back is alive at once for delivery, but gets new work only after a
-// while: 5 seconds after a suspicion, 30 after it was declared dead. A flap restarts the
-// time.
+// while: 5 seconds after a suspicion that this node shares, 30 after it was declared dead. A flap
+// restarts the time.
 func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 	s := newSim(1, 3, testTuning())
 	s.run(10 * time.Second)
@@ -230,9 +230,7 @@ func TestReturningNodesGetNoWorkAtFirst(t *testing.T) {
 		t.Fatal("a node that was always alive is not eligible")
 	}
 	record := func() { p.core.own.incarnation++; p.core.own.record = p.Record(p.core.own.incarnation, 1) }
-	accuse := func() {
-		at.core.Updates(s.now, s.nodes[2].id, []*Update{s.nodes[2].Accuse(p.id, m.incarnation, proto.Suspect)})
-	}
+	accuse := func() { at.core.suspect(s.now, m, at.id, nil) }
 	accuse()
 	if m.status != Suspect || m.eligible(s.now) {
 		t.Fatalf("accused: %v", m.status)

@@ -75,6 +75,50 @@ func TestTwoAccusersCannotPauseANode(t *testing.T) {
 	}
 }
 
+// Nor do they keep it out of the shared queues: who refutes an accusation at once was not away. One
+// that did not refute it for seconds waits after that.
+func TestAccusersKeepNobodyOutOfSharedQueues(t *testing.T) {
+	s := newSim(1, 6, testTuning())
+	s.run(time.Minute)
+	victim, out := s.nodes[0], 0
+	accuse := func() {
+		incarnation := victim.core.own.incarnation
+		for _, liar := range s.nodes[1:3] {
+			for _, n := range s.nodes {
+				s.act(n, n.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, incarnation, proto.Suspect)}))
+			}
+		}
+	}
+	eligible := func() bool {
+		for _, n := range s.nodes[3:] {
+			if !n.core.members[victim.id].eligible(s.now) {
+				return false
+			}
+		}
+		return true
+	}
+	for range 300 {
+		accuse()
+		s.run(time.Second)
+		if !eligible() {
+			out++
+		}
+	}
+	if c := s.nodes[3].core.counts; c.Suspicions < 100 || c.Verdicts > 0 {
+		t.Fatalf("it was accused %d times, and declared dead %d times", c.Suspicions, c.Verdicts)
+	}
+	if out > 0 {
+		t.Errorf("it would get no work for %d of 300 seconds", out)
+	}
+	s.run(10 * time.Second) // until accusations by these two count again
+	s.pause(victim, 3*time.Second)
+	accuse()
+	s.run(4 * time.Second)
+	if m := s.nodes[3].core.members[victim.id]; m.status != Alive || m.eligible(s.now) {
+		t.Errorf("after a pause it is %v and gets work at once: %v", m.status, m.eligible(s.now))
+	}
+}
+
 // A member that claims that a dead node answers is believed only where it was asked to
 // help: the death is detected.
 func TestOnlyHelpersCanVouchForATarget(t *testing.T) {

@@ -123,17 +123,20 @@ func (c *Core) change(now time.Duration, m *member, to Status, by proto.PeerID) 
 	}
 	m.status, m.since = to, now
 	c.cachedDigest = nil
+	suspicion := m.suspicion
 	if to != Suspect && to != Dead {
 		m.suspicion = nil
 	}
-	c.startRecovery(now, m, from)
+	c.startRecovery(now, m, from, suspicion)
 	if from != to {
 		c.emit(Event{Kind: Changed, Peer: m.id, From: from, To: to, By: by, Incarnation: m.incarnation})
 	}
 }
 
-// startRecovery makes a member that came back ineligible for new work for a while.
-func (c *Core) startRecovery(now time.Duration, m *member, from Status) {
+// startRecovery makes a member that came back ineligible for new work for a while. One that was
+// only accused by others, and refuted that at once, was not away: members that accuse
+// repeatedly keep nobody out of the shared queues.
+func (c *Core) startRecovery(now time.Duration, m *member, from Status, s *suspicion) {
 	if m.status != Alive || from == Unknown || from == Left {
 		return
 	}
@@ -143,6 +146,9 @@ func (c *Core) startRecovery(now time.Duration, m *member, from Status) {
 		c.counts.Returns++
 	} else {
 		c.counts.Refutations++
+		if !s.has(c.self) && now-s.start <= c.t.ProbeInterval+4*m.path.rtt {
+			return
+		}
 	}
 	m.eligibleAt = max(m.eligibleAt, now+wait)
 	if !m.recovering {
