@@ -75,6 +75,12 @@ func (c *Core) handleRecord(now time.Duration, n *Update) {
 	}
 	newer := !known || n.Incarnation > m.incarnation
 	described := m.record == nil || !sameDescription(m.record.Record, n.Record)
+	refutes := newer && m.status == Suspect
+	// An event leads to a write to disk. The newest of the records that are ignored comes with an exchange.
+	if known && (newer || described) && !refutes && !c.t.Plain && !c.recordLimit.allow(now, n.Peer) {
+		c.counts.Throttled++
+		return
+	}
 	m.incarnation, m.record = n.Incarnation, n
 	c.cachedDigest = nil
 	if newer || described { // of load and measurements the topic and exchanges tell

@@ -25,7 +25,8 @@ type Core struct {
 	own             own
 	probing         probing
 	rumors          rumors
-	accusationLimit accusationLimit
+	accusationLimit rateLimit
+	recordLimit     rateLimit // of records that lead to an event
 
 	alive, left  int           // members that are ALIVE or SUSPECT, and that left
 	full         bool          // an alarm has reported that the member table is full
@@ -71,7 +72,7 @@ type Counts struct {
 	Suppressed                             uint64
 	Pruned, StaleDead                      uint64 // members forgotten; updates rejected because of a tombstone
 	Pauses                                 uint64 // of this node, detected by itself
-	Throttled                              uint64 // accusations ignored by the rate limit
+	Throttled                              uint64 // accusations and records ignored by the rate limit
 	Stale                                  uint64 // updates that were already known
 	UnknownIncarnation                     uint64 // accusations of an incarnation unknown here
 	Refused                                uint64 // members rejected because the table was full
@@ -87,6 +88,7 @@ func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning,
 	c.tombstones.init()
 	c.rumors.init()
 	c.accusationLimit.init()
+	c.recordLimit.init()
 	c.lastHeard, c.timers.lastInput, c.timers.reannounce = now, now, never
 	c.timers.root = now + c.jitter(c.t.SyncInterval)
 	c.timers.sync = now + c.jitter(c.t.SyncInterval)

@@ -58,6 +58,7 @@ func (c *Core) remove(m *member) {
 	c.recovering = slices.DeleteFunc(c.recovering, is)
 	c.rumors.drop(m.id)
 	delete(c.accusationLimit.byPeer, m.id)
+	delete(c.recordLimit.byPeer, m.id)
 	switch m.status {
 	case Alive, Suspect:
 		c.alive--

@@ -119,15 +119,15 @@ func (g *tombstones) covers(p proto.PeerID, incarnation uint64) bool {
 	return ok && incarnation <= inc
 }
 
-// The rate limit of accusations by one node: a burst, and one more every accusationEvery.
-// A node that exceeds it is faulty or malicious.
+// The rate limit of accusations by one node, and of changes that it states of itself: a burst,
+// and one more every limitEvery. A node that exceeds it is faulty or malicious.
 const (
-	accusationBurst = 32
-	accusationEvery = 2 * time.Second
+	limitBurst = 32
+	limitEvery = 2 * time.Second
 )
 
-// accusationLimit limits the rate of accusations by each node.
-type accusationLimit struct {
+// A rateLimit limits the rate of something by each node.
+type rateLimit struct {
 	byPeer map[proto.PeerID]tokenBucket
 }
 
@@ -136,14 +136,14 @@ type tokenBucket struct {
 	at     time.Duration
 }
 
-func (t *accusationLimit) init() { t.byPeer = make(map[proto.PeerID]tokenBucket) }
+func (t *rateLimit) init() { t.byPeer = make(map[proto.PeerID]tokenBucket) }
 
-func (t *accusationLimit) allow(now time.Duration, p proto.PeerID) bool {
+func (t *rateLimit) allow(now time.Duration, p proto.PeerID) bool {
 	c, ok := t.byPeer[p]
 	if !ok {
-		c = tokenBucket{tokens: accusationBurst, at: now}
+		c = tokenBucket{tokens: limitBurst, at: now}
 	}
-	c.tokens = min(accusationBurst, c.tokens+float64(now-c.at)/float64(accusationEvery))
+	c.tokens = min(limitBurst, c.tokens+float64(now-c.at)/float64(limitEvery))
 	c.at = now
 	ok = c.tokens >= 1
 	if ok {

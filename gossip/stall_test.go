@@ -2,6 +2,8 @@ package gossip
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -116,6 +118,44 @@ func TestAccusersKeepNobodyOutOfSharedQueues(t *testing.T) {
 	s.run(4 * time.Second)
 	if m := s.nodes[3].core.members[victim.id]; m.status != Alive || m.eligible(s.now) {
 		t.Errorf("after a pause it is %v and gets work at once: %v", m.status, m.eligible(s.now))
+	}
+}
+
+// Each event of a member leads to a write to disk and displaces an older event. A member that states
+// ever new things of itself, or accuses without end, causes few; what it states at last is known.
+func TestOneMemberCausesFewEvents(t *testing.T) {
+	s := newSim(1, 6, testTuning())
+	s.run(time.Minute)
+	at, liar, events := s.nodes[0], s.nodes[1], 0
+	s.events = func(n *simNode, _ *Event) {
+		if n == at {
+			events++
+		}
+	}
+	for i := range 3000 {
+		own := &liar.core.own
+		own.revision++
+		switch i % 3 {
+		case 1:
+			liar.state = proto.NodeStopped
+		case 2:
+			liar.state = proto.NodeRunning
+			own.incarnation++
+		}
+		own.record = liar.Record(own.incarnation, own.revision)
+		own.record.Record.Addrs = []string{fmt.Sprintf("/ip4/192.0.2.%d/tcp/4001", i%2)}
+		s.act(at, at.core.Updates(s.now, liar.id, []*Update{
+			own.record, liar.Accuse(at.id, math.MaxUint64, proto.Suspect), liar.Accuse(at.id, at.core.own.incarnation, proto.Suspect),
+		}))
+		s.run(5 * time.Millisecond)
+	}
+	if events > 300 {
+		t.Errorf("%d events in a quarter of a minute", events)
+	}
+	liar.core.cachedDigest = nil
+	s.run(2 * time.Minute)
+	if m := at.core.members[liar.id]; m.status != Alive || m.revision() != liar.core.own.revision {
+		t.Errorf("after that it is %v with revision %d, want %d", m.status, m.revision(), liar.core.own.revision)
 	}
 }
 

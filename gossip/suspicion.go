@@ -232,8 +232,11 @@ func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
 // handleSelfAccusation refutes an accusation of this node. An accusation can only raise
 // this node's incarnation, and only this node can raise it.
 func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
+	reported := c.accusationLimit.allow(now, n.By) // all are refuted
 	if n.Incarnation > c.own.incarnation {
-		c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "it accuses this node of an incarnation that it never had"})
+		if reported {
+			c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "it accuses this node of an incarnation that it never had"})
+		}
 		return
 	}
 	again := c.own.accusers[n.By].last > 0
@@ -246,7 +249,9 @@ func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
 		c.degrade(1)
 	}
 	c.refute(now)
-	c.emit(Event{Kind: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
+	if reported {
+		c.emit(Event{Kind: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
+	}
 }
 
 // Isolated reports whether this node is itself suspected, or hears from no one although
