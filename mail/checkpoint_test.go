@@ -196,6 +196,16 @@ func (l *lateLog) answer(n int) {
 	l.answers = l.answers[n:]
 }
 
+// release gives all answers, and each at once from now on.
+func (l *lateLog) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.answers {
+		f()
+	}
+	l.held, l.answers = false, nil
+}
+
 // newLateFixture returns a fixture whose log is held, with a box and a checkpoint of it.
 func newLateFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()

@@ -158,12 +158,17 @@ func (b *Broker) moveOut(f *forwarding, name string, id box.BoxID, seqs []uint64
 		case room.Code != proto.CodeOK:
 			f.answer(i, room, nil)
 			continue
+		case !b.state.ForwardAll(id, seqs[i]):
+			f.answer(i, box.Result{Code: proto.CodeStale, Detail: "it has ended"}, nil)
+			continue
 		}
 		m.Box = t.id
 		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
 		rec := box.EncodeForward(id, 0, seqs[i], box.AppendMail(nil, &m))
 		b.queue(rec, false, false, func(r box.Result, err error) {
-			b.stored(t, m.Chain, m.Number, r, err)
+			if b.stored(t, m.Chain, m.Number, r, err); err != nil || r.Code != proto.CodeOK {
+				b.state.UnforwardAll(id, seqs[i], &b.out)
+			}
 			f.answer(i, r, err)
 		})
 	}

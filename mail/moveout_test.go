@@ -143,6 +143,52 @@ func TestMoveOutIsWhole(t *testing.T) {
 	}
 }
 
+// I23: whoever has a mail that goes to the new home of its box is not told that its settlement counts
+// while the record of that is being written, and is if the record is refused.
+func TestAckOfAMailThatMovesOut(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, Config{Self: originID})
+			f.late = new(lateLog)
+			f.restart()
+			f.mailbox("agent:ceo")
+			f.send("agent:ceo", "x")
+			got, _ := f.next(f.read("agent:ceo", 1), 1)
+			if err := f.SetHome(t.Context(), "agent:ceo", homeID, 1); err != nil {
+				t.Fatal(err)
+			}
+			if f.late.hold(); refused {
+				f.late.refuse(store.ErrNoDisk)
+			}
+			moved := make(chan error, 1)
+			go func() {
+				_, err := f.MoveOut(context.Background(), &Moving{Box: "agent:ceo", Home: homeID, Generation: 1, Change: func(proto.PeerID, *proto.Letter) {}})
+				moved <- err
+			}()
+			synctest.Wait()
+			if f.late.refuse(nil); refused {
+				f.late.release()
+				<-moved
+				f.settle("agent:ceo", got[0], box.Ack, proto.CodeOK)
+				return
+			}
+			settled := make(chan []Settled, 1)
+			go func() {
+				s, _ := f.Settle(context.Background(), "agent:ceo", "", []Settlement{{Handle: got[0].Handle, Op: box.Ack}})
+				settled <- s
+			}()
+			synctest.Wait()
+			f.late.release()
+			if err := <-moved; err != nil {
+				t.Fatal(err)
+			}
+			if s := <-settled; len(s) != 1 || s[0].Code != proto.CodeStale || f.spool().Waiting != 1 {
+				t.Errorf("%v, %d mails in the spool", s, f.spool().Waiting)
+			}
+		})
+	}
+}
+
 // What the spool does not take for now stays in its order; what it never takes is passed over.
 func TestMoveOutRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -44,6 +44,31 @@ func (s *State) Unforward(now Now, box BoxID, sub SubID, h Handle, forGood bool,
 	u.wake(out)
 }
 
+// ForwardAll is Forward for a mail that ends for all subscriptions, whoever has it. It reports whether
+// that may be: the mail has not ended, and is not about to. Until the FORWARD record that the caller makes
+// is applied, or [State.UnforwardAll] is called, no settlement of it counts either.
+func (s *State) ForwardAll(id BoxID, seq uint64) bool {
+	b := s.boxes[id]
+	if b == nil || b.mails.get(seq) == nil || b.ending[seq] {
+		return false
+	}
+	b.end(seq)
+	return true
+}
+
+// UnforwardAll lets a mail be whose FORWARD record was refused, or was not written.
+func (s *State) UnforwardAll(id BoxID, seq uint64, out *Output) {
+	b := s.boxes[id]
+	if b == nil {
+		return
+	}
+	delete(b.ending, seq)
+	for _, u := range b.subs {
+		u.offer(seq)
+	}
+	b.wake(out)
+}
+
 // applyForward ends a mail and takes what came of it. If one of the two cannot be, neither is.
 // Without a subscription, the mail of a topic ends for all.
 func (s *State) applyForward(p Place, rec []byte, out *Output) error {

@@ -128,7 +128,7 @@ type box struct {
 	nextSub  SubID
 	starts   []started       // of the home, ascending: see box.begin
 	given    uint64          // deliveries of the first of these before the box was made, or came
-	ending   map[uint64]bool // in memory only: an END was made for it
+	ending   map[uint64]bool // in memory only: an END, or a FORWARD for all, was made for it
 }
 
 // A share is what one origin has in a box.

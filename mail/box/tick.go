@@ -150,16 +150,21 @@ func (b *box) leased(seq uint64) bool {
 	return false
 }
 
+// end notes that a record was made which ends a mail for all subscriptions.
+func (b *box) end(seq uint64) {
+	if b.ending == nil {
+		b.ending = map[uint64]bool{}
+	}
+	b.ending[seq] = true
+}
+
 // endAll makes the record that ends mails for all subscriptions.
 func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, reason string, out *Output) {
 	if len(seqs) == 0 {
 		return
 	}
-	if b.ending == nil {
-		b.ending = map[uint64]bool{}
-	}
 	for _, seq := range seqs {
-		b.ending[seq] = true
+		b.end(seq)
 	}
 	e := end{state: state, cause: cause, at: now.Wall, reason: []byte(reason), seqs: seqs}
 	out.record(func(dst []byte) []byte { return appendEnd(dst, head{flags: flagWhole, box: b.id}, &e) })
