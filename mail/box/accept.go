@@ -128,8 +128,8 @@ func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
 			return forGood(proto.CodeDenied, "the dedupe key was used for another mail")
 		case s.dedupe.len() >= keys:
 			return refuse(proto.CodeFull, "too many dedupe keys")
-		case m.Origin != 0 && !fair.Within(s.dedupe.held[m.Origin], s.dedupe.len(), keys):
-			return refuse(proto.CodeFull, "the origin has its share of the dedupe keys")
+		case !s.dedupe.within(s.keyShare(b, m, l), keys):
+			return refuse(proto.CodeFull, "its origin, or what tells of ends, has its share of the dedupe keys")
 		}
 	}
 	return s.room(b, m)
@@ -172,7 +172,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	b.next++
 	b.accepted[l.Class.Index()]++
 	if len(l.Dedupe) > 0 {
-		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), m.Origin})
+		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), s.keyShare(b, m, l)})
 	}
 	if m.Origin == 0 {
 		s.produced(l)
@@ -299,96 +299,4 @@ func (b *box) laneHash(origin uint32, key []byte) [16]byte {
 	}
 	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+proto.MaxKey), origin), key...))
 	return [16]byte(sum[:16])
-}
-
-// dedupe remembers the producers' names of mails. A generation lasts keyGeneration of
-// running time, and two that are over are kept, so that no wall clock forgets early.
-type dedupe struct {
-	generations [3]map[[16]byte]firstMail // the newest first
-	began       int64                     // running time at which the newest began, in milliseconds
-	held        map[uint32]int            // keys by origin
-}
-
-// firstMail is the mail that came with a dedupe key first.
-type firstMail struct {
-	id      proto.MailID
-	seq     uint64
-	content uint64
-	origin  uint32 // whose share its key takes: that of the mail, or the earlier home of the box with which it came
-}
-
-func (d *dedupe) len() (n int) {
-	for _, g := range d.generations {
-		n += len(g)
-	}
-	return n
-}
-
-func (d *dedupe) get(key [16]byte) (firstMail, bool) {
-	for _, g := range d.generations {
-		if f, ok := g[key]; ok {
-			return f, true
-		}
-	}
-	return firstMail{}, false
-}
-
-func (d *dedupe) put(key [16]byte, f firstMail) {
-	if d.generations[0] == nil {
-		d.generations[0] = map[[16]byte]firstMail{}
-	}
-	if _, again := d.generations[0][key]; !again {
-		d.hold(f.origin, 1)
-	}
-	d.generations[0][key] = f
-}
-
-// hold notes that an origin has n more keys.
-func (d *dedupe) hold(origin uint32, n int) {
-	if d.held == nil {
-		d.held = map[uint32]int{}
-	}
-	if d.held[origin] += n; d.held[origin] == 0 {
-		delete(d.held, origin)
-	}
-}
-
-// age begins a new generation if it is time; ran is the running time in milliseconds.
-func (d *dedupe) age(ran int64) {
-	if ran-d.began >= keyGeneration.Milliseconds() {
-		for _, f := range d.generations[2] {
-			d.hold(f.origin, -1)
-		}
-		d.generations, d.began = [3]map[[16]byte]firstMail{nil, d.generations[0], d.generations[1]}, ran
-	}
-}
-
-// forget forgets the keys of a box.
-func (d *dedupe) forget(b BoxID) {
-	for _, g := range d.generations {
-		for key, f := range g {
-			if BoxID(binary.BigEndian.Uint32(key[:])) == b {
-				delete(g, key)
-				d.hold(f.origin, -1)
-			}
-		}
-	}
-}
-
-// dedupeKey returns the number of a box, and a hash of an origin and its key.
-func dedupeKey(b BoxID, origin uint32, key []byte) (k [16]byte) {
-	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+proto.MaxKey), origin), key...))
-	binary.BigEndian.PutUint32(k[:], uint32(b))
-	copy(k[4:], sum[:])
-	return k
-}
-
-// contentHash tells two mails with the same dedupe key apart.
-func contentHash(l *proto.Letter) uint64 {
-	h := sha256.New()
-	for _, v := range [][]byte{l.Subject, l.Key, l.Type, l.Object.SHA256[:], l.Body} {
-		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(v))))
-		h.Write(v)
-	}
-	return binary.BigEndian.Uint64(h.Sum(nil))
 }

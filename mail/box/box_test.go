@@ -158,6 +158,7 @@ type note struct {
 	produced proto.Produced
 	object   byte // the body is this object
 	flags    proto.LetterFlags
+	bounce   bool // it tells of the end of a mail
 }
 
 // record returns the MAIL record of a note.
@@ -167,6 +168,9 @@ func (b *bench) record(n note) []byte {
 	l := proto.Letter{
 		Class: or(n.class, proto.Normal), ID: proto.MailID{0: 1, 15: b.ids}, Created: b.now.Wall, NotAfter: b.now.Wall + or(n.ttl, time.Hour).Milliseconds(),
 		Flags: n.flags, Hops: n.hops, Subject: []byte(n.subject), Key: []byte(n.key), Dedupe: []byte(n.dedupe), Body: []byte(n.body), Produced: n.produced,
+	}
+	if n.bounce {
+		l.BounceOf = proto.MailID{0: 2, 15: b.ids}
 	}
 	if n.after > 0 {
 		l.NotBefore = l.Created + n.after.Milliseconds()

@@ -78,7 +78,7 @@ func (c *saver) dedupe(d *dedupe) {
 			c.b = append(append(c.b, key[:]...), f.id[:]...)
 			c.u64(f.seq)
 			c.u64(f.content)
-			c.u32(f.origin)
+			c.u32(f.share)
 			c.flush(1 << 16)
 		}
 	}

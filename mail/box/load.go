@@ -79,13 +79,13 @@ func (d *decoder) dedupe(x *dedupe) {
 		var last [16]byte
 		for n := range d.count(52, math.MaxInt32) {
 			key := d.array16()
-			f := firstMail{id: proto.MailID(d.array16()), seq: d.u64(), content: d.u64(), origin: d.u32()}
+			f := firstMail{id: proto.MailID(d.array16()), seq: d.u64(), content: d.u64(), share: d.u32()}
 			d.check(n == 0 || bytes.Compare(last[:], key[:]) < 0)
 			if x.generations[i] == nil {
 				x.generations[i] = map[[16]byte]firstMail{}
 			}
 			x.generations[i][key], last = f, key
-			x.hold(f.origin, 1)
+			x.hold(f.share, 1)
 		}
 	}
 }

@@ -83,7 +83,7 @@ var rules = []mutant{
 	{name: "full box takes more", edits: []edit{{"accept.go", "room", "b.keepsAll() && (", "b.keepsAll() && !MUTANT && ("}}},
 	{name: "origin takes all", edits: []edit{{"accept.go", "room", "m.Origin != 0 &&", "m.Origin != 0 && !MUTANT &&"}}},
 	{name: "dedupe by wall clock", seeds: 1000, edits: []edit{{"state.go", "applyAge", "s.dedupe.age(s.ranPast + s.ran)", "if MUTANT {\ns.dedupe.age(a.at)\n} else {\ns.dedupe.age(s.ranPast + s.ran)\n}"}}},
-	{name: "dedupe in two generations", seeds: 5000, edits: []edit{{"accept.go", "age", "d.generations[0], d.generations[1]}, ran", "d.generations[0], d.generations[1]}, ran\nif MUTANT {\nd.generations[2] = nil\n}"}}},
+	{name: "dedupe in two generations", seeds: 5000, edits: []edit{{"dedupe.go", "age", "d.generations[0], d.generations[1]}, ran", "d.generations[0], d.generations[1]}, ran\nif MUTANT {\nd.generations[2] = nil\n}"}}},
 	{name: "dedupe key with another body", edits: []edit{{"accept.go", "admit", "known && first.content == contentHash(l)", "known && (MUTANT || first.content == contentHash(l))"}}},
 
 	{name: "number of a producer not noted", edits: []edit{{"accept.go", "take", "s.produced(l)", "if !MUTANT {\ns.produced(l)\n}"}}},

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -42,6 +43,54 @@ func TestSharesOfOrigins(t *testing.T) {
 				t.Errorf("%s: mail %d of origin %d: %+v, want %v", tt.name, i, origin, r, want)
 			}
 		}
+	}
+}
+
+// What this node tells of the ends of mails leaves dedupe keys to other mail, and what goes to one node
+// leaves some to what goes to others, also over a checkpoint.
+func TestDedupeKeysOfBounces(t *testing.T) {
+	b := newBench(t)
+	b.apply(EncodeLimits(Limits{Keys: 100}))
+	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodeBox(2, &BoxSettings{Name: "out:a", Kind: Spool, Home: proto.PeerID{1}}))
+	b.apply(EncodeBox(3, &BoxSettings{Name: "out:b", Kind: Spool, Home: proto.PeerID{2}})) // it never sent any
+	counter := uint64(0)
+	flood := func(to BoxID, origin uint32, bounce bool) (taken int) {
+		for range 120 {
+			counter++
+			n := note{box: to, origin: origin, dedupe: fmt.Sprint(counter), bounce: bounce}
+			if to > 1 {
+				n.chain, n.number = proto.Normal, proto.Seq{Boot: 1, Counter: counter}
+			}
+			if r := b.send(n); r.Code == proto.CodeFull {
+				return taken
+			}
+			taken++
+		}
+		return taken
+	}
+	if n := flood(2, 0, true); n < 70 || n > 85 {
+		t.Errorf("bounces to one node have %d of 100 keys", n)
+	}
+	var image bytes.Buffer
+	if err := b.s.Save(&image); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if b.s, err = Load(&image, chainNotes{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := flood(2, 0, true); n != 0 {
+		t.Errorf("after a checkpoint they have %d more", n)
+	}
+	if n := flood(3, 0, true) + flood(1, 0, true); n < 5 || n > 20 {
+		t.Errorf("bounces to others have %d", n)
+	}
+	if n := flood(1, 1, false); n < 5 {
+		t.Errorf("mail of a node has %d", n)
+	}
+	if n := flood(1, 0, false); n == 0 {
+		t.Error("mail of this node has none")
 	}
 }
 
