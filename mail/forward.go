@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
@@ -58,7 +59,7 @@ func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool
 			continue
 		}
 		if known, ok := (*b.boxes.Load())[box.SpoolPrefix+o.Box]; !ok || known.movesTo(o.Home, o.Generation) {
-			err = b.SetHome(ctx, o.Box, o.Home, o.Generation)
+			err = b.setHomeFor(ctx, o)
 		}
 		if refused := (*RefusedError)(nil); errors.As(err, &refused) {
 			s.sent[i] = Sent{Code: refused.Code, Detail: refused.Detail, ID: l.ID}
@@ -129,29 +130,36 @@ func (k *knownBox) differs(home proto.PeerID, generation uint64) bool {
 // numbers that it has. A generation that is not above the one that is known changes nothing: see
 // [Broker.Rehome]. Errors: a [*RefusedError], one wrapping [box.ErrBadRecord] for a bad name.
 func (b *Broker) SetHome(ctx context.Context, name string, home proto.PeerID, generation uint64) error {
-	return b.setHome(ctx, name, home, generation, func(t *target) bool { return t == nil || t.movesTo(home, generation) })
+	return b.setHomeFor(ctx, Outgoing{Box: name, Home: home, Generation: generation})
+}
+
+// setHomeFor is SetHome for a mail.
+func (b *Broker) setHomeFor(ctx context.Context, o Outgoing) error {
+	return b.setHome(ctx, o, func(t *target) bool { return t == nil || t.movesTo(o.Home, o.Generation) })
 }
 
 // Rehome is SetHome for a box with a spool, by what the mesh knows: the name may have been made
 // twice, and the home that counts may have any generation.
 func (b *Broker) Rehome(ctx context.Context, name string, home proto.PeerID, generation uint64) error {
-	return b.setHome(ctx, name, home, generation, func(t *target) bool { return t != nil && t.differs(home, generation) })
+	return b.setHome(ctx, Outgoing{Box: name, Home: home, Generation: generation}, func(t *target) bool { return t != nil && t.differs(home, generation) })
 }
 
-// setHome is SetHome if news says so of the spool, nil if there is none.
-func (b *Broker) setHome(ctx context.Context, name string, home proto.PeerID, generation uint64, news func(*target) bool) error {
-	settings := box.BoxSettings{Name: box.SpoolPrefix + name, Kind: box.Spool, Home: home, Generation: generation}
+// setHome is SetHome for a mail if news says so of the spool, nil if there is none.
+func (b *Broker) setHome(ctx context.Context, o Outgoing, news func(*target) bool) error {
+	settings := box.BoxSettings{Name: box.SpoolPrefix + o.Box, Kind: box.Spool, Home: o.Home, Generation: o.Generation}
 	if err := settings.Check(); err != nil {
 		return fmt.Errorf("mail: set the home of a box: %w", err)
 	}
 	_, err := b.change(ctx, func(box.Now) error {
-		t := b.spools.targets[name]
+		t := b.spools.targets[o.Box]
 		if !news(t) {
 			return nil
 		}
 		id := b.state.NewBox()
 		if t != nil {
 			id = t.id
+		} else if o.Ends && !b.mayTell(o.Home) {
+			return &RefusedError{proto.CodeFull, "mail waits for too many boxes on other nodes to tell one more of an end"}
 		} else if err := b.makeSpace(); err != nil {
 			return err
 		}
@@ -178,6 +186,23 @@ func (b *Broker) makeSpace() error {
 		return nil
 	}
 	return &RefusedError{proto.CodeFull, fmt.Sprintf("mail waits for %d boxes on other nodes", MaxSpools)}
+}
+
+// mayTell reports whether what tells of an end may wait for one more box of a home. Other nodes cause
+// and name those: they leave a tenth of the spools to other mail, and of the rest each home has at most
+// nine times what is free.
+func (b *Broker) mayTell(home proto.PeerID) bool {
+	const limit = MaxSpools - MaxSpools/10
+	held, used := 0, 0
+	for _, t := range b.spools.targets {
+		if b.waitingIn(t) == 0 {
+			continue
+		}
+		if used++; t.home == home {
+			held++
+		}
+	}
+	return used < limit && fair.Within(held, used, limit)
 }
 
 // waitingIn returns how many mails a spool has, or will have when they are written.

@@ -448,3 +448,40 @@ func TestRefusedForwards(t *testing.T) {
 		t.Errorf("its home was found, and it is not sent: %.40q", boxes)
 	}
 }
+
+// Bounces to boxes of one node, which names them, leave spools to what other nodes are told, and all
+// bounces leave some to other mail.
+func TestSpoolsOfBounces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, spooled := newFixture(t, Config{Self: originID}), 0
+		wait := func(home proto.PeerID, n int) {
+			t.Helper()
+			if err := f.call(t.Context(), func(box.Now) {
+				for ; spooled < n; spooled++ {
+					name := fmt.Sprint("agent:x", spooled)
+					f.spools.targets[name] = &target{box: name, knownBox: knownBox{home: home}}
+					f.spools.origin.Add(name, chain.Mail{})
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send := func(home proto.PeerID, ends bool, want proto.Code) {
+			t.Helper()
+			o := Outgoing{Box: fmt.Sprintf("agent:%d-%d-%v", home[0], spooled, ends), Home: home, Letter: f.letter("x", nil), Ends: ends}
+			if sent, err := f.Forward(t.Context(), []Outgoing{o}, false); err != nil || sent[0].Code != want {
+				t.Errorf("with %d spools: %+v, %v, want %v", spooled, sent, err, want)
+			}
+		}
+		third := proto.PeerID{5, 6}
+		wait(homeID, MaxSpools*4/5)
+		send(homeID, true, proto.CodeOK)
+		wait(homeID, MaxSpools*5/6)
+		send(homeID, true, proto.CodeFull)
+		send(third, true, proto.CodeOK)
+		send(homeID, false, proto.CodeOK)
+		wait(third, MaxSpools*10/11)
+		send(originID, true, proto.CodeFull)
+		send(originID, false, proto.CodeOK)
+	})
+}
