@@ -47,12 +47,23 @@ type acceptGroup struct {
 	cancelled []int // of take: cancelled before they arrived
 }
 
+// Preview answers an arrival as Accept would and takes no custody of it: accepted means that
+// its home may send it now.
+func (in *Inbox) Preview(a *Arrival) Verdict {
+	input, grants := in.acceptInput(), allowCache{in: in}
+	in.dedup.mu.Lock()
+	defer in.dedup.mu.Unlock()
+	if in.dedup.lookUp(a, &input) != nil {
+		return Verdict{} // a copy is being written: whoever sends the task learns what became of that
+	}
+	return in.judge(a, &input, &grants)
+}
+
 // classify decides about the undecided arrivals and puts those to be written, or to be
 // checked again later, into g. It returns the commits to wait for.
 func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []int, g *acceptGroup) (others []*commitGroup) {
-	input := acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, stopping: in.slots.halted()}
+	input, grants := in.acceptInput(), allowCache{in: in}
 	g.take = make([]int, 0, len(undecided))
-	grants := allowCache{in: in}
 	idx := in.dedup
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -65,22 +76,7 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 			}
 			continue
 		}
-		input.seq, input.notAfter = a.Header.Seq, a.NotAfter()
-		input.restored = in.restored > 0 && a.here(a.Header.Created) <= in.restored
-		input.full = idx.sizeLocked() >= in.cfg.MaxKept
-		input.overShare = !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
-		input.keysFull, input.keysOverShare = in.keysFull(a)
-		input.queue = nil
-		if input.idStatus == idNew {
-			input.queue = in.admit(a)
-		}
-		if input.idStatus == idNew && input.queue == nil {
-			input.handled, input.allowed, input.tooLarge, input.refused = grants.check(a)
-			input.absent = in.handlers.suspendedReason(a.Content.Kind)
-		}
-		input.oversize = a.oversized()
-		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && !in.hasBody(a.Header.ObjectFile())
-		if verdicts[i] = input.verdict(); !verdicts[i].Accepted() || input.idStatus == idDuplicate {
+		if verdicts[i] = in.judge(a, &input, &grants); !verdicts[i].Accepted() || input.idStatus == idDuplicate {
 			continue
 		}
 		idx.startCommit(a, g.commit)
@@ -93,6 +89,32 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 		}
 	}
 	return others
+}
+
+// acceptInput returns the part of the input that is the same for all arrivals of a moment.
+func (in *Inbox) acceptInput() acceptInput {
+	return acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, stopping: in.slots.halted()}
+}
+
+// judge decides about an arrival whose status is in input. The caller holds dedup.mu.
+func (in *Inbox) judge(a *Arrival, input *acceptInput, grants *allowCache) Verdict {
+	input.seq, input.notAfter = a.Header.Seq, a.NotAfter()
+	input.restored = in.restored > 0 && a.here(a.Header.Created) <= in.restored
+	input.full = in.dedup.sizeLocked() >= in.cfg.MaxKept
+	input.overShare = !in.dedup.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
+	input.keysFull, input.keysOverShare = in.keysFull(a)
+	input.queue = nil
+	if input.idStatus == idNew {
+		input.queue = in.admit(a)
+	}
+	if input.idStatus == idNew && input.queue == nil {
+		input.handled, input.allowed, input.tooLarge, input.refused = grants.check(a)
+		input.absent = in.handlers.suspendedReason(a.Content.Kind)
+	}
+	input.oversize = a.oversized()
+	mayTake := input.idStatus == idCancelled || input.idStatus == idNew && (input.queue != nil || input.allowed)
+	input.noBody = mayTake && a.streamed() && !in.hasBody(a.Header.ObjectFile())
+	return input.verdict()
 }
 
 // keysFull reports whether there is no place left to remember the key of an arrival, or its

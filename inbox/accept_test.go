@@ -427,6 +427,44 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 	}
 }
 
+// TestPreview checks that a preview answers as Accept does, writes nothing and takes no
+// custody, also of a task that was cancelled before it arrived.
+func TestPreview(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		const body = "0123456789"
+		signed := func(a *Arrival) { *a = seal(t, *a) }
+		task, gone, unknown := f.task(withBody(body), signed, withStream(10)), f.task(withStream(10)), f.task(withKind("else"))
+		f.mustCancel(gone, false, 0)
+		preview := func(a Arrival, want proto.Code) {
+			t.Helper()
+			before := f.store.Counters().Ops
+			if v := f.in.Preview(&a); v.Code != want {
+				t.Errorf("preview: %s %q, want %s", v.Code.Name(), v.Detail, want.Name())
+			}
+			if f.store.Counters().Ops != before {
+				t.Error("a preview has written")
+			}
+		}
+		preview(unknown, proto.CodeNoHandler)
+		for _, a := range []Arrival{task, gone} {
+			preview(a, proto.CodeNeedBody)
+			f.accept(proto.CodeNeedBody, a)
+			f.bodies.add(a.Header.ObjectFile(), []byte(body))
+			preview(a, 0)
+			if f.in.Holds(a.Header.ID) {
+				t.Fatal("a preview has taken custody")
+			}
+			f.accept(0, a)
+			preview(a, 0)
+		}
+		f.run()
+		wait(time.Second)
+		f.expect(task, succeeded)
+		f.expect(gone, cancelled)
+	})
+}
+
 // TestIdsFull checks I12: when no more ids can be kept the answer is BUSY, and nothing is
 // forgotten; settling makes room.
 func TestIdsFull(t *testing.T) {

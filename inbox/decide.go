@@ -78,8 +78,10 @@ func (input *acceptInput) verdict() Verdict {
 		return refuse(proto.CodeBusy, "you have used up your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
 	case input.oversize:
 		return refuse(proto.CodeTooLarge, "its content besides the stream is larger than a record here can hold: send the arguments in the body")
-	case input.idStatus == idCancelled: // accepted so that it ends as CANCELLED: no handler runs
+	case input.idStatus == idCancelled && !input.noBody: // accepted so that it ends as CANCELLED: no handler runs
 		return Verdict{}
+	case input.idStatus == idCancelled:
+		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	case input.queue != nil && !input.queue.Accepted():
 		return *input.queue
 	case input.queue != nil && !input.noBody:

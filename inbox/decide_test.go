@@ -39,6 +39,7 @@ func TestVerdict(t *testing.T) {
 		{"the same again while stopping", with(func(input *acceptInput) { input.idStatus, input.stopping = idDuplicate, true }), 0},
 		{"another with its id", with(func(input *acceptInput) { input.idStatus = idConflict }), proto.CodeBusy},
 		{"cancelled before it arrived", with(func(input *acceptInput) { input.idStatus, input.handled, input.full = idCancelled, false, true }), 0},
+		{"cancelled before it arrived, without its body", with(func(input *acceptInput) { input.idStatus, input.noBody = idCancelled, true }), proto.CodeNeedBody},
 		{"cancelled before it arrived, and settled", with(func(input *acceptInput) { input.idStatus, input.watermark = idCancelled, input.seq }), proto.CodeDuplicate},
 		{"settled", with(func(input *acceptInput) { input.watermark = input.seq }), proto.CodeDuplicate},
 		{"settled by a later boot", with(func(input *acceptInput) { input.watermark = proto.Seq{Boot: 6} }), proto.CodeDuplicate},

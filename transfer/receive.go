@@ -55,7 +55,7 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 		if err != nil {
 			return nil, nil, err
 		}
-		v := r.inbox.Accept(ctx, []inbox.Arrival{a})[0]
+		v := r.inbox.Preview(&a)
 		if a.Content.GetQueue() != "" && v.Code == proto.CodeNeedBody {
 			return r.admit(&a, object)
 		}
