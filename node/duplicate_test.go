@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -12,35 +13,63 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// A duplicate of a task in custody is answered as such even after the task's time is
-// over: otherwise its home would get EXPIRED for a task that has run (I3).
-func TestDuplicateIsRecognizedAfterExpiry(t *testing.T) {
-	a, b := pair(t, nil)
-	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
-		t.Fatal(err)
-	}
-	b.halt()
-	m := clock.NewManual(time.Now())
-	b.cfg.Clock = m.Clock()
-	later, err := New(b.cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer later.Close()
-	msg := a.task(t, later, time.Minute)
-	for i, want := range []proto.Code{0, proto.CodeDuplicate} {
-		ans, err := receiver{later}.Receive(t.Context(), a.keys.Peer(), []*proto.Message{msg})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := proto.Code(0)
-		if len(ans.Refusals) > 0 {
-			got = ans.Refusals[0].Code
-		}
-		if got != want {
-			t.Errorf("delivery %d: %s, want %s", i+1, got.Name(), want.Name())
-		}
-		m.Advance(time.Hour)
+// A duplicate of a task in custody is answered as such, whatever its envelope would be refused
+// for by now: its home would take another answer as proof that the task is not here, call it
+// expired or cancelled, and sign it again (I3).
+func TestDuplicateIsRecognized(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		ttl    time.Duration
+		refuse proto.Code // of a task that is not here
+		change func(*testing.T, *clock.Manual, *Node)
+	}{
+		{"after its time", time.Minute, proto.CodeExpired, func(_ *testing.T, m *clock.Manual, _ *Node) { m.Advance(time.Hour) }},
+		{"after its time, by a clock that is doubted", time.Minute, proto.CodeBusy, func(_ *testing.T, m *clock.Manual, _ *Node) {
+			m.Advance(time.Hour)
+			m.SetWall(m.Clock().Now().Add(10 * 24 * time.Hour))
+		}},
+		{"from the future", time.Hour, proto.CodeClock, func(_ *testing.T, m *clock.Manual, _ *Node) {
+			m.SetWall(m.Clock().Now().Add(-proto.Skew + time.Minute))
+		}},
+		{"sealed to a key that is too old", time.Hour, proto.CodeBadKey, func(t *testing.T, m *clock.Manual, n *Node) {
+			if err := n.keys.Rotate(0, m.Clock().Now().Add(-proto.MaxTTL-3*proto.Skew)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := pair(t, nil)
+			if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+				t.Fatal(err)
+			}
+			b.halt()
+			m := clock.NewManual(time.Now().Add(-proto.Skew + time.Minute))
+			b.cfg.Clock = m.Clock()
+			later, err := New(b.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer later.Close()
+			deliver := func(msg *proto.Message, want proto.Code) {
+				t.Helper()
+				ans, err := receiver{later}.Receive(t.Context(), a.keys.Peer(), []*proto.Message{{Type: msg.Type, Payload: bytes.Clone(msg.Payload), Signature: msg.Signature}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := proto.CodeOK
+				if len(ans.Refusals) > 0 {
+					got = ans.Refusals[0].Code
+				}
+				if got != want {
+					t.Errorf("answered with %s, want %s", got.Name(), want.Name())
+				}
+			}
+			here, unknown := a.task(t, later, tt.ttl), a.task(t, later, tt.ttl)
+			deliver(here, proto.CodeOK)
+			tt.change(t, m, later)
+			deliver(unknown, tt.refuse)
+			deliver(here, proto.CodeDuplicate)
+		})
 	}
 }
 

@@ -208,11 +208,11 @@ func (r *Receiver) openTask(checks *identity.Checks, ahead time.Duration, from p
 	}, nil
 }
 
-// unlessAccepted turns a refusal that would end a task into DUPLICATE if the task is
-// already here: it was accepted in time, and its result states its end.
+// unlessAccepted turns a refusal into DUPLICATE if the task is already here: its home would
+// take any other answer as proof that it is not. Bytes that are wrong are refused all the same.
 func (r *Receiver) unlessAccepted(from proto.PeerID, m *proto.Message, refused error) error {
 	ce, ok := errors.AsType[*identity.CheckError](refused)
-	if !ok || ce.Code != proto.CodeExpired && ce.Code != proto.CodeDenied {
+	if !ok || ce.Code == proto.CodeBadForm || ce.Code == proto.CodeBadSignature || ce.Code == proto.CodeTooLarge {
 		return refused
 	}
 	env := new(proto.Envelope)
@@ -228,7 +228,7 @@ func (r *Receiver) unlessAccepted(from proto.PeerID, m *proto.Message, refused e
 	if !here && !r.Outbox.HasPendingResult(h.ID) {
 		return refused
 	}
-	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before it expired")}
+	return &identity.CheckError{Code: proto.CodeDuplicate, Err: errors.New("it was accepted before")}
 }
 
 // openEnvelope decodes the envelope of a frame and checks it. It may share the memory of the
