@@ -116,6 +116,9 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	case noChange:
 		return ResultAnswer{State: r.State}
 	case accept:
+		if in.Outcome.TooLarge(r.Options) {
+			in.Blob, in.TooLarge = "", true
+		}
 		return o.commitLate(ctx, k, from, in, now)
 	}
 	stale := ResultAnswer{Code: proto.CodeStale, Detail: "the task has ended as " + r.State.Name(), State: r.State}

@@ -266,6 +266,27 @@ func TestResultAfterExpiry(t *testing.T) {
 	}
 }
 
+// A late result that is larger than its task accepts ends it as a dead letter, as one in time
+// does: its body was dropped when it arrived.
+func TestLateResultThatIsTooLarge(t *testing.T) {
+	inBubble(t, Config{RunLimit: time.Minute}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		defer h.connect(g)()
+		id := h.submit(g.peer(), time.Hour, func(r *proto.Record) { r.Options = &proto.TaskOptions{MaxResult: 10} })
+		time.Sleep(time.Hour + 10*time.Minute)
+		h.want(id, expired)
+		in := g.result(h, id, success, "")
+		in.Outcome.BodySize = 11
+		results := []ResultIn{in}
+		if a := h.Commit(t.Context(), g.peer(), results)[0]; a.Code != 0 || a.State != dead || !results[0].TooLarge {
+			t.Errorf("answered %+v, too large: %v", a, results[0].TooLarge)
+		}
+		if r, _ := h.Get(id); r.State != dead || r.Cause != proto.TaskResultTooLarge {
+			t.Errorf("the task is %s, %s", r.State.Name(), r.Cause.Name())
+		}
+	})
+}
+
 // I3: a task that may be running at its target does not expire before its run must be
 // over, even if only the disk records that it may have been sent.
 func TestExpiryOfPossiblySentTask(t *testing.T) {
