@@ -127,7 +127,7 @@ func (b *Backlog) schedule(e *entry, r *proto.Record) {
 	}
 	b.followWall() // otherwise a known jump of the clock would be counted twice
 	wait := max(r.DueMs-b.cfg.Clock.Now().UnixMilli(), 0)
-	if r.Attempts > 0 || r.Abandons > 0 {
+	if r.Attempts > 0 || r.Abandons > 0 || r.State == proto.Retrying {
 		wait = min(wait, b.cfg.MaxWait.Milliseconds())
 	} else {
 		e.absolute = wait > 0

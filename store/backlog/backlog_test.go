@@ -249,6 +249,25 @@ func TestRetryWaitsForItsTime(t *testing.T) {
 	}
 }
 
+// TestAWaitThatSpentNothingIsNoTimeOfDay: the wait after a start that could not be made ends in
+// its time, also when the wall clock is set back meanwhile.
+func TestAWaitThatSpentNothingIsNoTimeOfDay(t *testing.T) {
+	w := newFixture(t, Config{})
+	k := w.addOne("p", classNormal, nil)
+	w.change(k, func(r *proto.Record) Action {
+		r.State, r.DueMs = proto.Retrying, w.clock.Clock().Now().Add(20*time.Second).UnixMilli()
+		return Requeue
+	})
+	w.clock.SetWall(w.clock.Clock().Now().Add(-10 * 24 * time.Hour))
+	if wait, ok := w.Next("p"); !ok || wait != 20*time.Second {
+		t.Errorf("next = %v, %v, want 20 s", wait, ok)
+	}
+	w.reopen()
+	if wait, ok := w.Next("p"); !ok || wait > 5*time.Minute {
+		t.Errorf("after reopening next = %v, %v, want at most MaxWait", wait, ok)
+	}
+}
+
 // TestRequestedDueTimeFollowsTheWallClock: a task for eight o'clock starts at eight
 // o'clock even if the wall clock is corrected in between.
 func TestRequestedDueTimeFollowsTheWallClock(t *testing.T) {
