@@ -35,6 +35,9 @@ func (o *Outbox) cancel(ctx context.Context, id proto.TaskID, hard bool, reason,
 		switch decision = onCancel(r, o.maybeSent(k, r)); decision.action {
 		case end:
 			r.Cause, r.Reason, r.MovesTo = proto.TaskCancelledUnsent, reason, queue
+			if r.State == proto.Indeterminate || r.FirstSeq() != r.Seq() {
+				r.Cause = proto.TaskCancelledLost // its target had it: see HandleUnknown
+			}
 			r.Move(decision.state, now, r.Cause, "")
 			return endAction(r)
 		case sendBodyFirst:

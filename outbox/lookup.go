@@ -44,8 +44,9 @@ func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 // that may run twice is signed again, with a sequence that the target has not
 // settled, and resent: a target that knows that it was restored does not run
 // tasks that it may have run before. A task that may not run twice becomes
-// INDETERMINATE, until a late result or a person ends it. HandleUnknown reports
-// whether the report counted.
+// INDETERMINATE, until a late result or a person ends it; another one whose
+// cancellation was requested is CANCELLED. HandleUnknown reports whether the report
+// counted.
 func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.TaskID) (bool, error) {
 	k := backlog.TaskKey(id)
 	st, err := o.backlog.Stored(k)
@@ -60,7 +61,9 @@ func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.Tas
 	case string(r.Peer) != string(p[:]) || !awaited(k, r):
 		return false, nil
 	case r.Mode == proto.AtMostOnce:
-		err = o.makeIndeterminate(ctx, p, k, r.Seq(), now)
+		err = o.forgotten(ctx, p, k, r.Seq(), now, proto.Indeterminate, proto.TaskForgottenOnce)
+	case r.Cancel && r.MovesTo == "":
+		err = o.forgotten(ctx, p, k, r.Seq(), now, proto.Cancelled, proto.TaskCancelledLost)
 	case now.UnixMilli() >= r.NotAfterMs || o.cfg.Reseal == nil:
 		return false, nil // it can no longer start: it will expire
 	default:
@@ -73,20 +76,27 @@ func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.Tas
 	return true, nil
 }
 
-// makeIndeterminate makes a task INDETERMINATE.
-func (o *Outbox) makeIndeterminate(ctx context.Context, p proto.PeerID, k backlog.Key, seq proto.Seq, now time.Time) error {
+// forgotten moves a task that is not sent again to a state, because of cause.
+func (o *Outbox) forgotten(ctx context.Context, p proto.PeerID, k backlog.Key, seq proto.Seq, now time.Time, to proto.TaskState, cause proto.TaskCause) error {
 	var rec *proto.Record
 	errs := o.backlog.Change(ctx, []backlog.Edit{{Key: k}}, func(_ int, r *proto.Record) backlog.Action {
 		if r.Seq() != seq || !awaited(k, r) {
 			return backlog.Keep
 		}
-		r.Cause, r.Reason = proto.TaskForgottenOnce, ""
-		r.Move(proto.Indeterminate, now, r.Cause, "")
+		r.Cause, r.Reason = cause, ""
+		r.Move(to, now, r.Cause, "")
 		r.Events[len(r.Events)-1].Node = p[:]
 		rec = r
+		if to.Terminal() {
+			return endAction(r)
+		}
 		return backlog.Write
 	})
-	if errs[0] == nil && rec != nil {
+	switch {
+	case errs[0] != nil || rec == nil:
+	case to.Terminal():
+		o.ended(ctx, k, rec)
+	default:
 		o.changed(k, rec)
 	}
 	return errs[0]

@@ -73,8 +73,45 @@ func TestTaskUnknownToItsTarget(t *testing.T) {
 		if state, err := h.Cancel(t.Context(), ended, false, "looked after"); err != nil || state != cancelled {
 			t.Errorf("a person ends it: %v, %v", state, err)
 		}
+		if r, _ := h.Get(ended); r.Cause != proto.TaskCancelledLost {
+			t.Errorf("it was sent, and ends with %s", r.Cause.Name())
+		}
 		time.Sleep(day + 25*time.Hour)
 		h.want(over, dead)
+	})
+}
+
+// A task that was to be cancelled is not sent again when its target no longer knows it, also
+// if that has acknowledged the cancellation. One that is cancelled before it is sent again was
+// sent before.
+func TestCancelledTaskUnknownToItsTarget(t *testing.T) {
+	inBubble(t, Config{Reseal: resealing}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		cut := h.connect(g)
+		before, after := h.submit(g.peer(), day, nil), h.submit(g.peer(), day, nil)
+		time.Sleep(time.Minute)
+		h.cancel(before, false, accepted)
+		time.Sleep(time.Minute)
+		cut()
+		for _, id := range []proto.TaskID{before, after} {
+			if counted, err := h.HandleUnknown(t.Context(), g.peer(), id); !counted || err != nil {
+				t.Fatalf("forgotten: %v, %v", counted, err)
+			}
+		}
+		h.cancel(after, false, cancelled)
+		g.mu.Lock()
+		clear(g.tasks)
+		g.mu.Unlock()
+		defer h.connect(g)()
+		time.Sleep(time.Minute)
+		for _, id := range []proto.TaskID{before, after} {
+			if r, err := h.Get(id); err != nil || r.State != cancelled || r.Cause != proto.TaskCancelledLost {
+				t.Errorf("it is %s, %s, %v", r.GetState().Name(), r.GetCause().Name(), err)
+			}
+		}
+		if len(g.tasks) != 0 {
+			t.Errorf("%d of them were sent again", len(g.tasks))
+		}
 	})
 }
 
