@@ -31,6 +31,7 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 			case <-ctx.Done():
 				for _, i := range undecided {
 					verdicts[i] = refuse(proto.CodeInternal, "the node stopped before it could check the task")
+					verdicts[i].Unknown = ctx.Err()
 				}
 				return verdicts
 			}
@@ -301,5 +302,9 @@ func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 		return refuse(proto.CodeBusy, "another task with the same id is here")
 	}
 	in.cfg.Logger.Error("a task could not be accepted", "task", a.Header.ID.String(), "err", err)
-	return refuse(proto.CodeInternal, "the task could not be written")
+	v := refuse(proto.CodeInternal, "the task could not be written")
+	if errors.Is(err, store.ErrFailed) {
+		v.Unknown = err
+	}
+	return v
 }

@@ -40,6 +40,7 @@ type Verdict struct {
 	Detail     string          // for display
 	State      proto.TaskState // of a known task
 	RetryAfter time.Duration   // 0: the sender decides
+	Unknown    error           // why it is not known whether the task is here: nobody is told that it is not
 }
 
 // Accepted reports whether the task is in custody here.

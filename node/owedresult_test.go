@@ -17,6 +17,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/receive"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/wire"
 )
@@ -98,7 +99,7 @@ func (e unsureEngine) Commit(ops []store.Op) error {
 	if err := e.Engine.Commit(ops); err != nil {
 		return err
 	}
-	task := func(op store.Op) bool { return op.Bucket == store.PendingTasks }
+	task := func(op store.Op) bool { return op.Bucket == store.PendingTasks || op.Bucket == store.Inbox }
 	if e.on.Load() && slices.ContainsFunc(ops, task) {
 		return errors.New("the disk did not answer")
 	}
@@ -144,4 +145,41 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 		t.Fatalf("%d tasks, %v", len(page.Items), err)
 	}
 	c.waitEnd(t, page.Items[0].ID, "SUCCESS")
+}
+
+// A task whose commit failed is not answered: it may be here after the next start, and its
+// home would take a refusal as proof that it is not (I3).
+func TestTaskOfAFailedCommitIsNotAnswered(t *testing.T) {
+	var on atomic.Bool
+	engine := mem.New()
+	a, _ := pair(t, nil)
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
+	cfg.Simulated.Engine = engine
+	join(t, a, cfg, "c")
+	open := func(e store.Engine) *Node {
+		t.Helper()
+		cfg.Simulated.Engine = e
+		n, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	engine = engine.Reopen()
+	c := open(unsureEngine{engine, &on})
+	defer c.Close()
+	if err := c.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+		t.Fatal(err)
+	}
+	task := a.task(t, c, time.Hour)
+	on.Store(true)
+	if ans, err := (receiver{c}).Receive(t.Context(), a.keys.Peer(), []*proto.Message{task}); !errors.Is(err, store.ErrFailed) {
+		t.Errorf("answered with %v, %v", ans.Refusals, err)
+	}
+	c.Close()
+	again := open(engine.Reopen())
+	defer again.Close()
+	if tasks, _, err := again.inbox.List(backlog.Span{}, 10, nil); err != nil || len(tasks) != 1 {
+		t.Errorf("after the next start %d tasks are here: %v", len(tasks), err)
+	}
 }

@@ -7,6 +7,7 @@ package receive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,18 +59,24 @@ type Parts struct {
 func New(p Parts) *Receiver { return &Receiver{Parts: p} }
 
 // Receive processes a group of frames of one peer, and returns once everything that it
-// accepted is durable (I8). It signs receipts for that.
+// accepted is durable (I8). It signs receipts for that. It returns an error instead if it is
+// not known whether a task is here.
 func (r *Receiver) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
 	if err := r.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err
 	}
 	in := r.sort(ctx, from, msgs)
+	var unknown error
 	for i, v := range r.Inbox.Accept(ctx, in.tasks) {
+		unknown = cmp.Or(unknown, v.Unknown)
 		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
 	}
 	r.commit(ctx, from, in)
 	if in.mark != nil {
 		r.Inbox.Settle(from, *in.mark)
+	}
+	if unknown != nil {
+		return transport.Answer{}, fmt.Errorf("accept a task: %w", unknown)
 	}
 	return r.answer(from, in), r.Fail(PointAccepted)
 }
