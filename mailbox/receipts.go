@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
@@ -74,7 +73,7 @@ func (t *receipts) view(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
 	v := &wire.MailReceipt{
 		Mail: s.Mail.String(), Box: t.places.text(s.Box), Digest: "sha256:" + hex.EncodeToString(s.Digest[:]),
 		Origin: t.book.NameOf(s.Origin), OriginID: s.Origin.String(), Node: t.book.NameOf(s.Home), NodeID: s.Home.String(),
-		Time: time.UnixMilli(s.Time).UTC(), Proof: base64.StdEncoding.EncodeToString(r.Append(nil)), Letter: letter,
+		Time: proto.Time(s.Time), Proof: base64.StdEncoding.EncodeToString(r.Append(nil)), Letter: letter,
 	}
 	if s.Class != proto.ClassUnspecified {
 		v.Number = fmt.Sprintf("%s.%s", s.Class.Name(), s.Number)

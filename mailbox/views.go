@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sort"
-	"time"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
@@ -160,7 +159,7 @@ func (w *views) received(p place, seq uint64, from proto.PeerID, letter []byte) 
 	m = wire.ReceivedMail{
 		ID: l.ID.String(), Seq: seq, Box: p.text, From: w.book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
 		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: w.places.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
+		Created: proto.Time(l.Created), NotAfter: proto.Time(l.NotAfter), ReplyTo: w.places.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
 		Size: int64(len(l.Body)), Body: l.Body,
 	}

@@ -32,8 +32,12 @@ var idEntropy = struct {
 	off int
 }{off: 1024}
 
-// Time returns Unix milliseconds as a time in UTC.
-func Time(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+// lastTime is the end of the year 9999, in Unix milliseconds: JSON has no form for a later time.
+const lastTime = 253402300799999
+
+// Time returns Unix milliseconds, which another node may have given, as a time in UTC from 1970 to
+// the year 9999.
+func Time(ms int64) time.Time { return time.UnixMilli(min(max(ms, 0), lastTime)).UTC() }
 
 // TimeOrNil is [Time] for an optional time: nil if ms is 0.
 func TimeOrNil(ms int64) *time.Time {

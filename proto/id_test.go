@@ -1,7 +1,9 @@
 package proto
 
 import (
+	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -99,5 +101,17 @@ func BenchmarkNewTaskID(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		NewTaskID(now)
+	}
+}
+
+// Whatever number another node gives for a time, the time has a form in JSON.
+func TestTimesHaveAFormInJSON(t *testing.T) {
+	for ms, want := range map[int64]string{
+		math.MinInt64: "1970-01-01T00:00:00Z", -1: "1970-01-01T00:00:00Z", 1: "1970-01-01T00:00:00.001Z",
+		253402300799999: "9999-12-31T23:59:59.999Z", 253402300800000: "9999-12-31T23:59:59.999Z", 1 << 53: "9999-12-31T23:59:59.999Z", math.MaxInt64: "9999-12-31T23:59:59.999Z",
+	} {
+		if got, err := json.Marshal(TimeOrNil(ms)); err != nil || string(got) != `"`+want+`"` {
+			t.Errorf("%d: %s, %v", ms, got, err)
+		}
 	}
 }

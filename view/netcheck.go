@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -29,7 +30,7 @@ func (v *Views) NetCheck() wire.NetCheck {
 		c.Observed[i].By = append(c.Observed[i].By, v.Book.NameOf(o.By))
 	}
 	for _, x := range r.Reservations {
-		c.Reservations = append(c.Reservations, wire.Reservation{Relay: v.Book.NameOf(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
+		c.Reservations = append(c.Reservations, wire.Reservation{Relay: v.Book.NameOf(x.Relay), Until: proto.Time(x.Expires.UnixMilli()), Score: x.Score.Total})
 	}
 	if r.Service.On {
 		c.Relaying = &wire.Relaying{Reservations: r.Service.Reservations, Circuits: r.Service.Circuits, Bytes: int64(r.Service.Bytes)}

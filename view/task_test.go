@@ -78,3 +78,15 @@ func TestEventsAreInTheOrderOfTime(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// The times that the owner of a task states, which may be any numbers, do not keep the task from
+// being shown.
+func TestTimesOfAnOwnerAreShown(t *testing.T) {
+	v := &Views{Config: Config{Self: identity.Member{Name: "alpha"}}}
+	r := &proto.Record{
+		State: proto.Success, Events: []*proto.Event{{TimeMs: 1 << 62, State: proto.Running}}, History: []*proto.Attempt{{Number: 1, StartedMs: 1 << 62, FinishedMs: -1 << 62}},
+	}
+	if text, err := json.Marshal(v.View(proto.TaskID{1}, wire.RoleHome, r)); err != nil {
+		t.Errorf("%s, %v", text, err)
+	}
+}

@@ -126,7 +126,7 @@ func verifyMailReceipt(r *wire.MailReceipt, id string) error {
 	case len(r.Letter) > 0 && sha256.Sum256(r.Letter) != s.Digest, digest != r.Digest:
 		return fmt.Errorf("the proof is about the letter %s", digest)
 	}
-	r.Mail, r.Box, r.OriginID, r.Time, r.Number = s.Mail.String(), s.Box, s.Origin.String(), time.UnixMilli(s.Time).UTC(), ""
+	r.Mail, r.Box, r.OriginID, r.Time, r.Number = s.Mail.String(), s.Box, s.Origin.String(), proto.Time(s.Time), ""
 	if s.Class != proto.ClassUnspecified {
 		r.Number = fmt.Sprintf("%s.%s", s.Class.Name(), s.Number)
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -150,7 +149,7 @@ func verifyOne(v *identity.Verifier, r *wire.Receipt) (proto.Statement, error) {
 
 // fromStatement copies the fields of a statement into r.
 func fromStatement(r *wire.Receipt, s proto.Statement) {
-	r.Time, r.Attempt = time.UnixMilli(s.Time).UTC(), s.Attempt
+	r.Time, r.Attempt = proto.Time(s.Time), s.Attempt
 	r.Epoch = fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter)
 	r.State, r.Digest = "", ""
 	if s.State != 0 {

@@ -65,7 +65,7 @@ func (a Archived) line() archivedLine {
 	l := archivedLine{
 		Task: a.Key.ID.String(), Part: a.Key.Part.String(), State: r.GetState().Name(),
 		Kind: r.GetKind(), Target: r.GetTarget(), Cause: r.GetCause().Name(), Reason: r.GetReason(), Attempts: r.GetAttempts(),
-		Created: time.UnixMilli(r.GetCreatedMs()).UTC(), Ended: time.UnixMilli(r.GetEndedMs()).UTC(),
+		Created: proto.Time(r.GetCreatedMs()), Ended: proto.Time(r.GetEndedMs()),
 	}
 	if c := r.GetCode(); c != proto.CodeOK {
 		l.Code = c.Name()

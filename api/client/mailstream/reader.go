@@ -277,7 +277,7 @@ func (s *session) delivery(x *wire.FramedDelivery) (*Delivery, error) {
 	}
 	m := wire.ReceivedMail{
 		ID: l.ID.String(), Seq: x.Lease.Seq, Sender: string(l.Sender), Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: string(l.ReplyTo), Correlation: string(l.Correlation),
+		Created: proto.Time(l.Created), NotAfter: proto.Time(l.NotAfter), ReplyTo: string(l.ReplyTo), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), Size: int64(len(l.Body)), Body: l.Body,
 	}
 	if !l.Object.IsZero() {
