@@ -67,6 +67,7 @@ func TestRedrive(t *testing.T) {
 	}{
 		{"by id", fmt.Sprintf(`{"ids":[%q,%q]}`, few[1], few[2]), 2, 0, false, 5 + 2},
 		{"all of none", `{"kind":"none"}`, 0, 0, false, 7},
+		{"results of other homes", `{"role":"owner"}`, 0, 0, false, 7},
 		{"a dry run", `{"kind":"few","dry_run":true}`, 38, 0, false, 7},
 		{"a dry run by id", fmt.Sprintf(`{"ids":[%q,%q,%q,"01a1f84f-fb79-727b-b679-7a95fb475002"],"dry_run":true}`, few[3], running, few[1]), 4, 3, false, 7},
 		{"one cannot be repeated", fmt.Sprintf(`{"ids":[%q,%q,%q]}`, few[3], running, few[4]), 3, 1, false, 9},

@@ -118,6 +118,57 @@ func TestResultsThatComeTooLate(t *testing.T) {
 	})
 }
 
+// The dead letters of one role are listed and purged without those of the other one, nor are
+// finished tasks of this home removed with what it ran for others.
+func TestDeadLettersByRole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newResultMesh(t)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		refused := home.mustSubmit(sleepTask(time.Minute, "n1"))
+		time.Sleep(10 * time.Second)
+		w.Unplug(1)
+		expired := target.mustSubmit(sleepTask(time.Second, "n0"))
+		c.sleep(9 * day)
+		home.waitState(refused, "EXPIRED", 10*time.Minute)
+		target.waitState(expired, "EXPIRED", 10*time.Minute)
+		if p, err := home.node.Purge(t.Context(), wire.Query{States: []string{"EXPIRED"}}, false); err != nil || p.Tasks != 1 {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		w.Plug(1)
+		done := target.mustSubmit(sleepTask(time.Second, "n0"))
+		time.Sleep(5 * time.Minute)
+		listed := func(role string) (ids []string) {
+			page, err := target.node.Views.DeadLetters(wire.Query{Role: role})
+			for _, task := range page.Items {
+				ids = append(ids, task.ID)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return ids
+		}
+		if own, others := listed(wire.RoleHome), listed(wire.RoleOwner); !slices.Equal(own, []string{expired}) || !slices.Equal(others, []string{refused}) {
+			t.Errorf("of its own %v, want %s; of others %v, want %s", own, expired, others, refused)
+		}
+		all := []string{"SUCCESS", "EXPIRED", "DEAD_LETTER"}
+		for _, q := range []struct {
+			wire.Query
+			want int
+		}{
+			{wire.Query{Role: wire.RoleOwner}, 0}, {wire.Query{Role: wire.RoleOwner, States: all}, 1}, {wire.Query{Role: wire.RoleHome}, 1}, {wire.Query{Role: wire.RoleHome, States: all}, 1},
+		} {
+			if p, err := target.node.Purge(t.Context(), q.Query, false); err != nil || p.Tasks != q.want {
+				t.Errorf("purged by %+v: %+v, %v, want %d", q.Query, p, err, q.want)
+			}
+		}
+		if _, err := target.node.Views.Task(t.Context(), done); !errors.Is(err, wire.ErrNotFound) {
+			t.Errorf("the task that ended: %v", err)
+		}
+	})
+}
+
 // A result for a node that is no longer known here is an event: nobody gets it. The task is
 // not run again when the node is back and asks for it (I6): the checker reports that.
 func TestResultForAForgottenHomeIsAnEvent(t *testing.T) {

@@ -50,6 +50,7 @@ func (o *Outbox) HasPendingResult(id proto.TaskID) bool {
 
 // A Query selects tasks. The zero value of each field means any.
 type Query struct {
+	Part   backlog.Part // tasks of this home, or results for other homes
 	States []proto.TaskState
 	Peer   proto.PeerID
 	Kind   string
@@ -71,7 +72,8 @@ func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
 
 func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {
 	switch {
-	case len(q.States) > 0 && !slices.Contains(q.States, r.State),
+	case q.Part != 0 && k.Part != q.Part,
+		len(q.States) > 0 && !slices.Contains(q.States, r.State),
 		!q.Peer.IsZero() && string(r.Peer) != string(q.Peer[:]),
 		q.Kind != "" && r.Kind != q.Kind,
 		q.Class != 0 && r.Class != q.Class,

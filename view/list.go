@@ -72,6 +72,15 @@ func (v *Views) position(q wire.Query) (p position, err error) {
 // Query converts the filter of a list.
 func (v *Views) Query(q wire.Query) (outbox.Query, error) {
 	out := outbox.Query{Kind: q.Kind, Before: q.Before}
+	switch q.Role {
+	case "":
+	case wire.RoleHome:
+		out.Part = backlog.PartTask
+	case wire.RoleOwner:
+		out.Part = backlog.PartResult
+	default:
+		return out, fmt.Errorf("%w: role %.20q: use home or owner", wire.ErrInvalid, q.Role)
+	}
 	for _, name := range q.States {
 		s, err := proto.ParseTaskState(name)
 		if err != nil {

@@ -68,9 +68,6 @@ func writeCursor(role string, id proto.TaskID) string {
 
 // readCursor returns what q asks for of the tasks made here, and of those in custody.
 func readCursor(q wire.Query) (home, owner backlog.Span, err error) {
-	if q.Role != "" && !slices.Contains([]string{wire.RoleHome, wire.RoleOwner}, q.Role) {
-		return home, owner, fmt.Errorf("%w: role %.20q: use home or owner", wire.ErrInvalid, q.Role)
-	}
 	home.Oldest = q.Oldest
 	if q.Cursor != "" {
 		id, err := base64.RawURLEncoding.DecodeString(q.Cursor[1:])
