@@ -108,8 +108,8 @@ func filterNode() *clienttest.Node {
 // cancel and retry accept the flags that select tasks, and first print what they would do.
 func TestTasksAreChosenByFlags(t *testing.T) {
 	const (
-		unfinished = "GET /v1/tasks?limit=1000&peer=laptop&state=PENDING%2CSENT%2CACCEPTED%2CRUNNING%2CRETRYING%2CWAITING_APPROVAL%2CINDETERMINATE"
-		ended      = "GET /v1/tasks?kind=shell&limit=1000&state=FAILED%2CTIMEOUT%2CDEAD_LETTER%2CCANCELLED%2CEXPIRED"
+		unfinished = "GET /v1/tasks?limit=1000&peer=laptop&role=home&state=PENDING%2CSENT%2CACCEPTED%2CRUNNING%2CRETRYING%2CWAITING_APPROVAL%2CINDETERMINATE"
+		ended      = "GET /v1/tasks?kind=shell&limit=1000&role=home&state=FAILED%2CTIMEOUT%2CDEAD_LETTER%2CCANCELLED%2CEXPIRED"
 	)
 	for _, tt := range []struct {
 		line  string
@@ -119,7 +119,7 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 	}{
 		{"task cancel --peer laptop --yes --reason why", []string{unfinished, "POST /v1/tasks/" + testID + `/cancel {"reason":"why"}`, "POST /v1/tasks/" + otherID + `/cancel {"reason":"why"}`}, "task " + otherID + " is CANCELLED", exitOK},
 		{"task cancel --peer laptop", []string{unfinished}, "", exitUsage},
-		{"task cancel --peer laptop --state running --dry-run", []string{"GET /v1/tasks?limit=1000&peer=laptop&state=RUNNING"}, testID + "\n" + otherID + "\n", exitOK},
+		{"task cancel --peer laptop --state running --dry-run", []string{"GET /v1/tasks?limit=1000&peer=laptop&role=home&state=RUNNING"}, testID + "\n" + otherID + "\n", exitOK},
 		{"task cancel " + testID, []string{"POST /v1/tasks/" + testID + "/cancel {}"}, "task " + testID + " is CANCELLED", exitOK},
 		{"task retry --kind shell", []string{ended, "POST /v1/tasks/" + testID + "/retry", "POST /v1/tasks/" + otherID + "/retry"}, "is repeated by", exitOK},
 		{"task retry --kind shell --dry-run -o json", []string{ended}, `"items": [`, exitOK},
@@ -128,6 +128,39 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 		code, out, errs := command(t, n, strings.Fields(tt.line)...)
 		if calls := n.Requests(); code != tt.code || !strings.Contains(out, tt.out) || !slices.Equal(calls, tt.calls) {
 			t.Errorf("%s: %d, %q, %q; the node was asked %q, want %q", tt.line, code, out, errs, calls, tt.calls)
+		}
+	}
+}
+
+// What was repeated before is not selected, tasks of other homes are not either, and one that
+// refuses does not keep those behind it from being changed.
+func TestARefusalDoesNotStopWhatIsBehindIt(t *testing.T) {
+	const thirdID = "01a1f84f-fb79-727b-b679-7a95fb475004"
+	for _, tt := range []struct {
+		line, errs string
+		refused    error
+		code       int
+		asked      int // tasks
+	}{
+		{"task retry --kind shell", "", nil, exitOK, 2},
+		{"task retry --kind shell", "retry " + testID + " (1 of 2 done)", wire.ErrRefused, exitRefused, 2},
+		{"task cancel --kind shell --yes", "cancel " + testID + " (1 of 2 done)", wire.ErrRefused, exitRefused, 2},
+		{"task cancel " + testID + " " + otherID, "cancel " + testID + " (1 of 2 done)", wire.ErrNotFound, exitNotFound, 2},
+		{"task cancel " + testID + " " + otherID, "cancel " + testID + " (0 of 2 done)", wire.ErrDenied, exitDenied, 1},
+		{"task cancel --role owner", "--role owner", nil, exitUsage, 0},
+	} {
+		n := filterNode()
+		repeated := testTask(thirdID)
+		repeated.RedrivenAs = otherID
+		n.Answer("GET /v1/tasks", page(repeated, testTask(testID), testTask(otherID)))
+		if tt.refused != nil {
+			n.Answer("POST /v1/tasks/"+testID+"/cancel", tt.refused)
+			n.Answer("POST /v1/tasks/"+testID+"/retry", tt.refused)
+		}
+		code, out, errs := command(t, n, strings.Fields(tt.line)...)
+		asked := slices.DeleteFunc(n.Requests(), func(r string) bool { return strings.HasPrefix(r, "GET") })
+		if code != tt.code || len(asked) != tt.asked || !strings.Contains(errs, tt.errs) || tt.refused != nil && strings.Contains(out, "task "+testID) {
+			t.Errorf("%s: %d, %q, %q; the node was asked %q", tt.line, code, out, errs, asked)
 		}
 	}
 }

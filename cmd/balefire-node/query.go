@@ -75,8 +75,8 @@ func (f *queryFlags) chosen(cmd *cobra.Command) bool {
 	return false
 }
 
-// ids returns the named tasks, or the ids of those that the flags select among the tasks in
-// a state that may accepts.
+// ids returns the named tasks, or the ids of those that the flags select among the tasks of
+// this home in a state that may accepts, without those that were repeated.
 func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(proto.TaskState) bool) ([]string, error) {
 	switch {
 	case len(named) > 0 && f.chosen(cmd):
@@ -90,6 +90,10 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(pr
 	if err != nil {
 		return nil, err
 	}
+	if q.Role == wire.RoleOwner {
+		return nil, usage("--role owner: %s is for tasks of which this node is the home", cmd.CommandPath())
+	}
+	q.Role = wire.RoleHome
 	if len(q.States) == 0 {
 		q.States = taskStates(may)
 	}
@@ -106,7 +110,9 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(pr
 	page, err := f.pages(cmd.Context(), w, q, c.Tasks)
 	var ids []string
 	for _, t := range page.Items {
-		ids = append(ids, t.ID)
+		if t.RedrivenAs == "" {
+			ids = append(ids, t.ID)
+		}
 	}
 	return ids, err
 }

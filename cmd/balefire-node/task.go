@@ -274,32 +274,39 @@ func (w *app) printDryRun(ids []string, err error) error {
 	}})
 }
 
-// eachTask applies an action to one task after the other until one fails, and shows the
-// results: a single one as it is, several as a list.
+// eachTask applies an action to one task after the other, also after one that is refused or
+// not there, and shows the results: a single one as it is, several as a list.
 func eachTask[T any](cmd *cobra.Command, w *app, verb string, ids []string, alone bool, do func(context.Context, *client.Client, string) (T, error), tell func(*printer, string, T)) error {
 	c, err := w.node()
 	if err != nil {
 		return err
 	}
-	done := []T{}
+	done, changed, failed := []T{}, []string{}, ""
 	for _, id := range ids {
 		ctx, cancel := w.withTimeout(cmd.Context())
-		v, failed := do(ctx, c, id)
+		v, why := do(ctx, c, id)
 		cancel()
-		if failed != nil {
-			if err = failed; len(ids) > 1 {
-				err = fmt.Errorf("%s %s (%d of %d done): %w", verb, id, len(done), len(ids), failed)
-			}
+		if why == nil {
+			done, changed = append(done, v), append(changed, id)
+			continue
+		}
+		if err == nil {
+			err, failed = why, id
+		}
+		if !isAny(why, wire.ErrRefused, wire.ErrNotFound) {
+			err, failed = why, id
 			break
 		}
-		done = append(done, v)
+	}
+	if err != nil && len(ids) > 1 {
+		err = fmt.Errorf("%s %s (%d of %d done): %w", verb, failed, len(done), len(ids), err)
 	}
 	if err != nil && len(done) == 0 {
 		return err
 	}
 	v := view{value: wire.Page[T]{Items: done}, lines: lines(done), human: func(p *printer) {
 		for i, d := range done {
-			tell(p, ids[i], d)
+			tell(p, changed[i], d)
 		}
 		if len(ids) == 0 {
 			w.infof("no task is selected")
