@@ -117,6 +117,38 @@ func TestEveryLongFormIsInSoak(t *testing.T) {
 	}
 }
 
+// TestEveryFuzzTargetOfMailIsInSoak checks that each fuzz target of the packages of mail has time
+// in soak, and that each target there is one: go test passes without a word if it finds none.
+func TestEveryFuzzTargetOfMailIsInSoak(t *testing.T) {
+	i := slices.IndexFunc(soakSteps, func(s step) bool { return s.name == "fuzz" })
+	runs := map[string]bool{}
+	for _, m := range regexp.MustCompile(`-fuzz '\^(\w+)\$' -fuzztime \S+ \./(\S+)`).FindAllStringSubmatch(soakSteps[i].argv[2], -1) {
+		runs[m[2]+" "+m[1]] = true
+	}
+	exists := map[string]bool{}
+	for _, dir := range soakSteps[i].covers {
+		all, err := parseTests(filepath.Join("../..", dir))
+		must(t, err)
+		dir = strings.TrimPrefix(dir, "./")
+		for name := range all {
+			if target := dir + " " + name; strings.HasPrefix(name, "Fuzz") {
+				exists[target] = true
+				if !runs[target] && slices.Contains([]string{"store/ledger", "mail", "mail/box", "mail/chain", "mailbox"}, dir) {
+					t.Errorf("%s is no target of soak", target)
+				}
+			}
+		}
+	}
+	for target := range runs {
+		if !exists[target] {
+			t.Errorf("soak runs %s, which does not exist", target)
+		}
+	}
+	if len(runs) == 0 {
+		t.Error("soak runs no target")
+	}
+}
+
 // otherVariable is what a program of a handler gets, and what has no long form.
 var otherVariable = regexp.MustCompile(`^BALEFIRE_(BODY_FILE|IDEMPOTENCY_KEY|WALK|TEST_.*)$`)
 

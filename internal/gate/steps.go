@@ -49,7 +49,10 @@ var gateSteps = []step{
 
 // soakSteps are the long forms; fuzzing comes first, since what it finds begins all again.
 var soakSteps = slices.Concat([]step{
-	fuzz("FuzzReceivers ./node", "FuzzDeed ./identity", "FuzzEveryMessage ./proto"),
+	fuzz("1m ./node FuzzReceivers", "1m ./identity FuzzDeed", "1m ./proto FuzzEveryMessage",
+		"10s ./store/ledger FuzzBatch FuzzHeaders FuzzCheckpoint FuzzOpen", "10s ./proto FuzzLetter FuzzCutLetter FuzzMailMessages FuzzMailReceipt FuzzMailOffer",
+		"10s ./mail/box FuzzRecord FuzzApply FuzzLoad FuzzForCopy", "10s ./mail/chain FuzzNotes FuzzUnpack", "10s ./mail FuzzTake FuzzAnswer",
+		"10s ./mailbox FuzzReadElsewhere", "10s ./wire FuzzMailFrame FuzzMailOfQuery", "10s ./api FuzzStreamRequests FuzzDecodeMail"),
 	{name: "race", argv: sh("make race"), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, reads: []string{"proto", "buf.yaml", "tools"}, estimate: 2 * time.Minute},
 	{name: "systems", argv: sh("make systems"), covers: []string{"./..."}, estimate: 5 * time.Minute},
@@ -115,16 +118,23 @@ func long(name, pkg string, estimate time.Duration, env string, tests ...string)
 	return step{name: name, argv: goTest(pkg, "("+strings.Join(tests, "|")+")"), tests: tests, covers: []string{pkg}, env: []string{env}, estimate: estimate}
 }
 
-// fuzz returns the step that searches for inputs that break these targets, each written as its
-// name and its package, one after the other.
-func fuzz(targets ...string) step {
-	const each = time.Minute
-	s := step{name: "fuzz", estimate: time.Duration(len(targets)) * 2 * each} // they are built with instrumentation
+// fuzz returns the step that searches for inputs that break these targets, one after the other:
+// each of them is written as the time for each target of a package, the package and its targets.
+func fuzz(packages ...string) step {
+	s := step{name: "fuzz"}
 	var lines []string
-	for _, t := range targets {
-		target, pkg, _ := strings.Cut(t, " ")
-		lines = append(lines, fmt.Sprintf("go test -run '^$' -fuzz '^%s$' -fuzztime %s %s", target, each, pkg))
-		s.covers = append(s.covers, pkg)
+	for _, p := range packages {
+		f := strings.Fields(p)
+		each, err := time.ParseDuration(f[0])
+		if err != nil {
+			panic(err)
+		}
+		for _, target := range f[2:] {
+			lines = append(lines, fmt.Sprintf("go test -run '^$' -fuzz '^%s$' -fuzztime %s %s", target, each, f[1]))
+			s.estimate += each
+		}
+		s.covers = append(s.covers, f[1])
+		s.estimate += time.Minute // it is built with instrumentation
 	}
 	s.argv = sh(strings.Join(lines, " && "))
 	return s
