@@ -107,8 +107,8 @@ func TestLargeBodyTravelsBeforeItsMail(t *testing.T) {
 	})
 }
 
-// One body for several boxes is sent once each, waits in the spool of a node that is off, and is
-// kept there until the last mail that names it has come.
+// The bodies of several mails wait in the spool of a node that is off, through a restart, and are
+// kept there until the mails that name them have come.
 func TestLargeBodyWaitsForANodeThatIsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newMailMesh(t, 2)
@@ -134,6 +134,41 @@ func TestLargeBodyWaitsForANodeThatIsOff(t *testing.T) {
 			}
 		}
 		alpha.stored(0, 0)
+		beta.stored(0, 0)
+	})
+}
+
+// One body in mails for several boxes of a node is sent there once: what the node has already, for
+// another mail, is not sent again.
+func TestOneBodyOfManyMailsIsSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		if _, err := alpha.node.Mail.SetTopic(t.Context(), "orders", wire.BoxSettings{}); err != nil {
+			t.Fatal(err)
+		}
+		boxes := []string{"ceo", "desk", "audit"}
+		for _, box := range boxes {
+			beta.addMailbox(box, "*")
+			if _, err := alpha.node.Mail.SetSubscription(t.Context(), "orders", box, wire.SubscriptionSettings{To: new("agent:" + box + "@n1")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const out, in = "balefire_body_bytes_total{out}", "balefire_body_bytes_total{in}"
+		body := randomBody(3 << 20)
+		for round := 1; round <= 2; round++ { // two publications are two objects
+			alpha.sendLarge(wire.Mail{To: "topic:orders", Subject: "eu.created"}, body)
+			for _, box := range boxes {
+				if got := beta.readLarge(box, time.Minute); !bytes.Equal(got, body) {
+					t.Errorf("%d bytes for %s", len(got), box)
+				}
+			}
+			sent, received := int(alpha.metrics()[out]), int(beta.metrics()[in])
+			if want := round * len(body); sent != received || sent < want || sent > want+want/100 {
+				t.Errorf("%d publications: %d bytes of bodies were sent and %d received, want little more than %d", round, sent, received, want)
+			}
+		}
 		beta.stored(0, 0)
 	})
 }

@@ -175,9 +175,13 @@ func TestBodyCrosses(t *testing.T) {
 			a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 			link(t, a, b)
 			body := newBody(t, 1, size)
-			for range 2 { // the second time everything is there
-				if err := a.SendBody(t.Context(), b.Peer(), body.offer, body); err != nil {
+			for _, want := range []bool{true, false} { // the second time everything is there
+				source := &trackingSource{BodySource: body, at: body.Manifest.Chunks()}
+				if err := a.SendBody(t.Context(), b.Peer(), body.offer, source); err != nil {
 					t.Fatal(err)
+				}
+				if source.begun != want {
+					t.Errorf("chunks were sent: %v, want %v", source.begun, want)
 				}
 			}
 			s.check(t, body)
