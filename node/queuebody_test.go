@@ -355,6 +355,33 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 	}
 }
 
+// A task that is moved to another queue, with another home, runs there once with the body of the
+// first, and none is left behind.
+func TestMovedTaskKeepsItsLargeBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newLargeCluster(t, nil)
+		defer c.close()
+		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "night", wire.QueueSettings{Home: "here"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second) // the others know its home
+		ids, bodies := c.submitPaused(1, 1)
+		s, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "night")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.waitLarge(1, []string{s.ID}, bodies, 5*time.Minute)
+		if old, moved := c.startsOf(ids[0]), c.startsOf(s.ID); old != 0 || moved != 1 {
+			t.Errorf("the old task was started %d times and its successor %d times", old, moved)
+		}
+		if task, err := c.nodes[1].node.Views.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
+			t.Errorf("the target is %s: %v", task.Target, err)
+		}
+		c.waitNoBodies(1, 1)
+	})
+}
+
 // A home accepts large bodies only up to its limits of number and disk space: other
 // tasks are refused, wait at their origin, and are delivered when there is space.
 func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
