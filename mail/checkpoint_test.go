@@ -146,6 +146,16 @@ type lateLog struct {
 	held    bool
 	fail    error // of what is queued from now on: it is not written
 	answers []func()
+
+	read func(record []byte) // called with each record that was read, by its reader; may be nil
+}
+
+func (l *lateLog) Read(p ledger.Place, dst []byte) ([]byte, error) {
+	out, err := l.Ledger.Read(p, dst)
+	if l.read != nil && err == nil {
+		l.read(out[len(dst):])
+	}
+	return out, err
 }
 
 func (l *lateLog) Queue(es []ledger.Entry) *ledger.Pending {
