@@ -177,7 +177,7 @@ func (f *fixture) info(name string) (i box.Info) {
 }
 
 // I21, I23: what was sent is there after a restart until it is acknowledged; a lease is not,
-// and its old handle still counts when nobody has the mail anew.
+// and its old handle still counts when nobody has the mail again.
 func TestMailSurvivesARestart(t *testing.T) {
 	f := newFixture(t, Config{})
 	f.mailbox("agent:ceo")

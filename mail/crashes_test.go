@@ -374,7 +374,7 @@ func TestEachCrashAtTheHome(t *testing.T) {
 		name string
 		run  func(f *fixture, s *Session, d Delivery)
 	}{
-		{"power while LEASED, and nobody has it anew", func(f *fixture, _ *Session, d Delivery) {
+		{"power while LEASED, and nobody has it again", func(f *fixture, _ *Session, d Delivery) {
 			f.restart()
 			f.settle("agent:ceo", d, box.Ack, proto.CodeOK) // the old handle
 			f.ended(1)

@@ -271,7 +271,7 @@ func TestStops(t *testing.T) {
 		first := m.GetRuns()[0]
 		o.answer(l, &proto.Bundled{Number: m.GetNumber(), Boot: first.GetBoot(), UpToNumber: first.GetFirst(), Code: proto.CodeFull, Detail: "half"})
 		if s := o.spool(); s.Waiting != 1 || len(s.Stops) != 1 || s.Stops[0].Detail != "half" || s.Stops[0].Until.Sub(s.Stops[0].At) > 2*time.Second {
-			t.Errorf("progress begins the waits anew: %+v", s)
+			t.Errorf("progress begins the waits again: %+v", s)
 		}
 		m = o.bundle(l)
 		o.answer(l, &proto.Bundled{Number: m.GetNumber(), Boot: first.GetBoot(), UpToNumber: first.GetFirst() + 1})

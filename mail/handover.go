@@ -28,7 +28,7 @@ const (
 	lookingMails = 128 << 10 // bytes of letters that are read for a piece
 
 	maxCopies = 64               // boxes that come from other homes at once, or wait to be served
-	maxParts  = int64(128) << 20 // bytes of what these have beside their mails
+	maxParts  = int64(128) << 20 // bytes of what these have besides their mails
 )
 
 // A Piece is a part of a box on its way to its next home.
@@ -308,7 +308,7 @@ func (b *Broker) roomForCopy(name string, home proto.PeerID) error {
 	return nil
 }
 
-// chargeParts adds a piece to what the copies of this start have beside their mails. The error is
+// chargeParts adds a piece to what the copies of this start have besides their mails. The error is
 // that they have too much, or those of one home its share.
 func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
 	var size, all, held int64
@@ -326,7 +326,7 @@ func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
 		all += n
 	}
 	if size > 0 && (all+size > maxParts || !fair.Within(held, all, maxParts)) {
-		return &RefusedError{proto.CodeFull, "what boxes that are on their way here have beside their mail is too much"}
+		return &RefusedError{proto.CodeFull, "what boxes that are on their way here have besides their mail is too much"}
 	}
 	b.incoming.parts[id] += size
 	return nil

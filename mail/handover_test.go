@@ -101,7 +101,7 @@ func (f *fixture) all(name string) (bodies []string) {
 
 // I21, I22: whenever one of the two nodes dies, the box is served by one of them: mail that waits is
 // given once and in order, and a mail of another node that was taken is not taken again. A copy that
-// is not served yet is made anew.
+// is not served yet is made again.
 func TestHandoverIsWhole(t *testing.T) {
 	for step := range 9 {
 		for _, dies := range []string{"neither", "the old home", "the new home"} {

@@ -108,7 +108,7 @@ func TestCopiesOfOneHomeLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// What a box has beside its mail has a limit, of which one home leaves some to others, and which a
+// What a box has besides its mail has a limit, of which one home leaves some to others, and which a
 // copy that is gone gives back.
 func TestPartsOfCopiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ type incoming struct {
 	origins  map[proto.PeerID]uint32 // indexes of new origins
 	last     uint32                  // of those indexes
 	arrivals chain.Arrivals
-	parts    map[box.BoxID]int64 // bytes of what copies of this start have beside their mails
+	parts    map[box.BoxID]int64 // bytes of what copies of this start have besides their mails
 }
 
 // Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that

@@ -227,7 +227,7 @@ func (w work) pass(ctx context.Context, to place, letter []byte, again time.Dura
 }
 
 // canForward returns why a box, or the spool of one on another node, takes nothing now of what is
-// forwarded, so that no program runs in vain: it must have room for as much as it refused last.
+// forwarded, so that no program runs for nothing: it must have room for as much as it refused last.
 func (h *handlers) canForward(ctx context.Context, r *runner) error {
 	if r.settings.Forward == "" {
 		return nil

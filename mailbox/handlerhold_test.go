@@ -18,7 +18,7 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// While the box to which a handler forwards is gone, or takes nothing, no program runs in vain:
+// While the box to which a handler forwards is gone, or takes nothing, no program runs for nothing:
 // the mail waits, nothing is spent, and why of the box tells.
 func TestHandlerHoldsWhatItCannotForward(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

@@ -99,7 +99,7 @@ func (x *settings) set(ctx context.Context, p place, err error, kind string, s w
 		}
 	}
 	if now.exists && s.Lanes != nil && (*s.Lanes == wire.LanesOrigin) != now.box.PerPeer {
-		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it anew", wire.ErrRefused, p.text)
+		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it again", wire.ErrRefused, p.text)
 	}
 	now.box.Generation = p.generation
 	changed, err := x.changed(k, p, now.box, s)

@@ -14,7 +14,7 @@ import (
 )
 
 // The mails of a key that are leased together are handled one after the other, in order, each
-// once; those of other keys are handled beside them. A failure holds up what is behind it.
+// once; those of other keys are handled at the same time. A failure holds up what is behind it.
 func TestHandlerKeepsTheOrderOfAKey(t *testing.T) {
 	for _, forward := range []string{"", "agent:next"} {
 		bubble(t, func(t *testing.T, f *fixture) {
@@ -26,7 +26,7 @@ func TestHandlerKeepsTheOrderOfAKey(t *testing.T) {
 				order = append(order, fmt.Sprint(body, " ", r.Attempt))
 				now[body[0]]++
 				if now[body[0]] > 1 {
-					t.Errorf("%s beside another one of its key", body)
+					t.Errorf("%s while another one of its key", body)
 				}
 				most = max(most, now['a']+now['b'])
 				mu.Unlock()

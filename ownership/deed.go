@@ -214,7 +214,7 @@ const (
 	inProof              // from that deed to the home
 )
 
-// Limits on the deeds beside the history of a queue.
+// Limits on the deeds besides the history of a queue.
 const (
 	maxBeside     = 8
 	maxBesideFrom = 2 // handoffs of one home, which could sign any number
@@ -233,7 +233,7 @@ func trim(deeds []proof, at homeRecord, space int) (kept []proof, ok bool) {
 		over, space = over-1, space+deedSize(deeds[i].signed)
 	}
 	beside, by := 0, map[proto.PeerID]int{}
-	for i := len(deeds) - 1; i >= 0; i-- { // the newest home beside the history has the tasks
+	for i := len(deeds) - 1; i >= 0; i-- { // the newest home besides the history has the tasks
 		d := deeds[i]
 		confirms := d.Admin && !d.Seized && d.Generation > 1 // that names nobody new
 		switch {

@@ -93,7 +93,7 @@ func TestEndOfATaskThatMayStillRun(t *testing.T) {
 }
 
 // The owner of an at_most_once task starts it only with a permit of its newest lease: without
-// one no lost owner runs it, and it expires in its time.
+// one no lost owner runs it, and it expires on time.
 func TestTaskWithoutPermitExpires(t *testing.T) {
 	f, claim := lostFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.release(&proto.Released{Claim: claim, Cause: proto.Unstarted})

@@ -139,7 +139,7 @@ func TestForksDoNotDisplaceFormerHomes(t *testing.T) {
 		}
 		q := h.titles.byName["q"]
 		if n := len(q.deeds) - 4; n > maxBeside || n > 0 && !members {
-			t.Errorf("%s: %d deeds are kept beside its history", name, n)
+			t.Errorf("%s: %d deeds are kept besides its history", name, n)
 		}
 		for _, p := range []proto.PeerID{first, evil, home} {
 			if !q.wasHome(p) {

@@ -75,7 +75,7 @@ func TestTheHomeOfALosingQueueIsKnown(t *testing.T) {
 	}
 }
 
-// A home beside the history stays known when the home that gave it the queue is revoked or
+// A home besides the history stays known when the home that gave it the queue is revoked or
 // loses its role, and whatever other homes sign.
 func TestAHomeBesideTheHistoryIsKnown(t *testing.T) {
 	s := newSim(1)

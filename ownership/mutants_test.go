@@ -87,7 +87,7 @@ var rules = []mutant{
 		{"deed.go", "assess", "x.valid && m.Generation <= proto.MaxGeneration", "x.valid && m.Generation <= proto.MaxGeneration || MUTANT"},
 		{"deed.go", "mayGiveQueue", "!ti.supersedes(m, x, t)", "!ti.supersedes(m, x, t) || MUTANT"},
 	}},
-	{name: "fork beside an admin's deed", edits: []edit{{"deed.go", "supersedes", "c != 0 || len(b.Root) > 0", "(c != 0 || len(b.Root) > 0) && !MUTANT"}}},
+	{name: "fork besides an admin's deed", edits: []edit{{"deed.go", "supersedes", "c != 0 || len(b.Root) > 0", "(c != 0 || len(b.Root) > 0) && !MUTANT"}}},
 	{name: "handoff by any node", edits: []edit{{"title.go", "wasHome", "return proto.NamesQueue(name) &&", "return MUTANT || proto.NamesQueue(name) &&"}}},
 	{name: "start lost with the disk ignored", edits: []edit{{"rule.go", "after", "ts.state != proto.Accepted", "ts.state != proto.Accepted && !MUTANT"}}},
 	{name: "isolated home grants to another", edits: []edit{{"grant.go", "selfOnlyIfInactive", "if h.active {", "if h.active || MUTANT {"}}},

@@ -110,7 +110,7 @@ func (s *sim) usurper() {
 	}
 }
 
-// forks lets former homes of queues sign, with an accomplice, handoffs beside what an admin
+// forks lets former homes of queues sign, with an accomplice, handoffs besides what an admin
 // has stated since: at no node do they supersede that. Nothing is sent.
 func (s *sim) forks() {
 	accomplice := peerOf(len(s.nodes)) // no member

@@ -116,23 +116,13 @@ var retiredProse = []retired{
 	{"in vain", "without success"},
 }
 
-// unmended are the packages and pages where some words of retiredProse are still to be
-// replaced. It only gets shorter.
-var unmended = map[string][]string{
-	"anew":        {"mail/", "docs/mail.md"},
-	"beside":      {"mail/", "mailbox/", "ownership/", "docs/mail.md", "docs/ownership.md"},
-	"in its time": {"ownership/"},
-	"in vain":     {"mailbox/"},
-	"towards":     {"docs/mail.md"},
-}
-
 // exampleProse are the words of retiredProse that pages use as names of mailboxes.
 var exampleProse = []string{"desk"}
 
 // isRetired reports whether a text has a retired word, and which.
-func isRetired(path, text string, spare ...string) (r retired, found bool) {
+func isRetired(text string, spare ...string) (r retired, found bool) {
 	for i, r := range retiredProse {
-		if retiredForms[i].MatchString(text) && !slices.Contains(spare, r.word) && !slices.ContainsFunc(unmended[r.word], func(p string) bool { return strings.HasPrefix(path, p) }) {
+		if retiredForms[i].MatchString(text) && !slices.Contains(spare, r.word) {
 			return r, true
 		}
 	}
@@ -160,7 +150,7 @@ func TestRetiredWordsStayAwayFromPages(t *testing.T) {
 		}
 		path := filepath.ToSlash(strings.TrimPrefix(page, "../../"))
 		for i, line := range strings.Split(string(b), "\n") {
-			if r, found := isRetired(path, line, exampleProse...); found && path != "docs/track-record.md" {
+			if r, found := isRetired(line, exampleProse...); found && path != "docs/track-record.md" {
 				t.Errorf("%s:%d: the word %q is retired: use %s", path, i+1, r.word, r.use)
 			}
 		}
@@ -202,7 +192,7 @@ func TestRetiredWordsStayAway(t *testing.T) {
 			return true
 		})
 		for _, group := range f.Comments {
-			if r, found := isRetired(path, group.Text()); found {
+			if r, found := isRetired(group.Text()); found {
 				t.Errorf("%s: the comment has the retired word %q: use %s", positions.Position(group.Pos()), r.word, r.use)
 			}
 		}

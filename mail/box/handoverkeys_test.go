@@ -58,7 +58,7 @@ func TestKeysOfACopyLeaveSpaceForOthers(t *testing.T) {
 	}
 }
 
-// A dedupe key that the old home has forgotten is not remembered anew.
+// A dedupe key that the old home has forgotten is not remembered again.
 func TestOldKeysDoNotCome(t *testing.T) {
 	for _, tt := range []struct {
 		age  time.Duration

@@ -50,7 +50,7 @@ var rules = []mutant{
 	{name: "nack from before a seek", seeds: 5000, edits: []edit{{"end.go", "applyNack", "d.state == nacked", "(MUTANT || d.state == nacked)"}}},
 
 	{name: "suspect leased to a session that has mail", edits: []edit{{"deliver.go", "Deliver", "deaths > 0 && !to.empty(now)", "deaths > 0 && !to.empty(now) && !MUTANT"}}},
-	{name: "mail leased beside a suspect", edits: []edit{{"deliver.go", "Deliver", "to.alone(now)", "to.alone(now) && !MUTANT"}}},
+	{name: "mail leased with a suspect", edits: []edit{{"deliver.go", "Deliver", "to.alone(now)", "to.alone(now) && !MUTANT"}}},
 	{name: "suspect leased with its lane", edits: []edit{{"deliver.go", "Deliver", "s.isolate(to, seq, deaths, out)\n\t\t\tbreak", "s.isolate(to, seq, deaths, out)\nif !MUTANT {\nbreak\n}"}}},
 	{name: "suspect leased behind its lane", seeds: 2000, edits: []edit{{"deliver.go", "leaseBatch", "u.deaths(l.seqs[i]) > 0", "u.deaths(l.seqs[i]) > 0 && !MUTANT"}}},
 	{name: "lapse makes no suspect", edits: []edit{{"suspect.go", "deaths", "r.tries[i].Cause == CauseLapsed)", "r.tries[i].Cause == CauseLapsed && !MUTANT)"}}},

@@ -24,7 +24,7 @@ type edit struct{ File, Function, Old, New string }
 var everyTime = []string{
 	"lapse spends nothing", "nack of an old delivery", "lane opened early", "class not inherited", "end without bounce", "clock read in Apply",
 	"number of a producer not noted", "highest number of a producer alone",
-	"suspect leased to a session that has mail", "mail leased beside a suspect",
+	"suspect leased to a session that has mail", "mail leased with a suspect",
 	"nobody is told of what is done", "another receipt for a mail", "attempts stay at the old home", "dedupe keys stay at the old home",
 }
 

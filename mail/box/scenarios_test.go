@@ -100,7 +100,7 @@ func TestLowIsServedUnderAFlood(t *testing.T) {
 
 // TestAFailingHeadBlocksItsKeyAlone checks S15: while the first mail of a key fails again and
 // again, the other keys go on; those behind it are kept, in order, also by a home that starts
-// anew from the records or from a checkpoint; and its dead letter lets them go on.
+// again from the records or from a checkpoint; and its dead letter lets them go on.
 func TestAFailingHeadBlocksItsKeyAlone(t *testing.T) {
 	const keys, each = 5, 4
 	for _, image := range []bool{false, true} {

@@ -63,7 +63,7 @@ type delivery struct {
 	first   int64    // Now.Mono of the delivery
 	timer   int64    // the one of its timers that counts
 	state   deliveryState
-	suspect bool // the session is given nothing beside it: see [Session.alone]
+	suspect bool // the session is given nothing else: see [Session.alone]
 }
 
 type deliveryState uint8

@@ -2,7 +2,7 @@ package box
 
 // A mail whose last delivery ended with its reader, because the session broke or the lease
 // lapsed, is a suspect: it may be what killed the reader. It is leased alone, so that the
-// mails that were leased beside it are cleared and it kills no more of them:
+// mails that were leased with it are cleared and it kills no more of them:
 //
 //   - A session is leased a suspect only when it holds nothing, and then nothing else until
 //     that has ended. Either lasts a minute at most: then what the session holds, or the
@@ -33,7 +33,7 @@ func (x *Session) recent(now Now) bool {
 	return x.last != nil && now.Mono < x.last.first+suspectAlone.Milliseconds()
 }
 
-// alone reports whether a session has a suspect, and may be leased nothing beside it.
+// alone reports whether a session has a suspect, and may be leased nothing else.
 func (x *Session) alone(now Now) bool {
 	return x.last != nil && x.last.suspect && x.last.session == x && x.recent(now)
 }

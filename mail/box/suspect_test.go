@@ -9,7 +9,7 @@ import (
 )
 
 // TestPoisonDiesAlone checks S16: of the mails that a reader was leased together, the one
-// that kills each of its readers is the only dead letter. A mail that was leased beside it
+// that kills each of its readers is the only dead letter. A mail that was leased with it
 // spends at most two deliveries.
 func TestPoisonDiesAlone(t *testing.T) {
 	const mails, poison = 24, 3
@@ -115,7 +115,7 @@ func (b *bench) woken(x *Session) {
 	}
 }
 
-// TestASuspectIsLeasedAlone checks what a session is given beside a suspect (S16).
+// TestASuspectIsLeasedAlone checks what a session is given with a suspect (S16).
 func TestASuspectIsLeasedAlone(t *testing.T) {
 	b := newBench(t)
 	b.mustSend(note{})
@@ -124,7 +124,7 @@ func TestASuspectIsLeasedAlone(t *testing.T) {
 	b.mustSend(note{})
 	x, y := b.attach(1, 0), b.attach(1, 0)
 	first := b.want(x, 1)[0]
-	b.want(x) // and nothing beside it, not even an urgent one
+	b.want(x) // and nothing with it, not even an urgent one
 	b.mustSend(note{class: proto.Critical})
 	b.want(x)
 	rest := b.deliver(y, 1) // another session goes on
