@@ -45,7 +45,7 @@ gate: ## required for every change: go test, lint, simulator, short forms of all
 soak: ## the long forms of all tests, -race and the lab: those that have not passed since their packages changed, one line each in dist/soak.txt
 	go run ./internal/gate soak
 
-e2e: ## only the tests with real processes, in their short form; needs root, strace, iproute2, docker, systemd-analyze
+e2e: ## only the tests with real processes, in their short form; needs root, strace, iproute2 and docker
 	go run ./internal/gate -only 'kill,leases,power cut,full disk,behind NAT,containers'
 
 sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each omitted rule; 200 virtual hours of ten whole nodes

@@ -39,7 +39,7 @@
 //
 // The states of a mail:
 //
-//	WAITING    in its box, or in the spool for it
+//	WAITING    in its box; or in the spool for it, where the API shows PENDING or ACCEPTED
 //	LEASED     given to a session; in memory only: after a restart it is WAITING
 //	RETRYING   given back, due later
 //	DONE       acknowledged; in a spool: its home has it
@@ -70,8 +70,8 @@
 //
 // Moves make way for appends: they are read in the background, and written in batches of
 // 256 KiB, at most 10 MiB a second, and between two checkpoints as much as makes half of one due
-// (128 MiB). They are written although the disk is full: they make room. Who was given a place
-// before a move, such as a session with a delivery that it has not fetched, asks for the new one
+// (128 MiB). They are written although the disk is full: they make room. A reader that was given a
+// place before a move, such as a session with a delivery that it has not fetched, asks for the new one
 // when the old one is gone. A segment with a record that cannot be read stays.
 //
 // What is promised (the tests name the numbers):
@@ -80,6 +80,7 @@
 //     its sender is told of every end but DONE.
 //   - I22: a box takes each mail of a chain once and in order.
 //   - I23: a (subscription, mail) has at most one live delivery. An acknowledgment counts
-//     if and only if the mail has not ended and nobody else was given it since, as far as
-//     this node knows: a restart of the home forgets who was given what before it.
+//     if and only if the mail has not ended, nobody else was given it since, as far as
+//     this node knows, and each mail of its key that was leased with it before it was
+//     acknowledged: a restart of the home forgets who was given what before it.
 package mail

@@ -4,9 +4,9 @@
 //	this machine                              the other machine
 //	Submit ─▶ outbox ─▶ transport ═══════════▶ transport ─▶ receive ─▶ inbox
 //	                                                                     │
-//	Wait   ◀─ outbox ◀─ receive ◀─ transport ◀════ transport ◀─ outbox ◀─┘ result
+//	Views  ◀─ outbox ◀─ receive ◀─ transport ◀════ transport ◀─ outbox ◀─┘ result
 //
-// Both directions are in node.go. A program that embeds balefire uses [New],
-// [Node.Run] and [Node.Submit]; everything else here serves the API server
-// (package api) and the command line (cmd/balefire-node).
+// Out starts in node.go, in at the receiver that subsystems.go connects. A program that
+// embeds balefire uses [New], [Node.Run] and [Node.Submit]; everything else here serves the
+// API server (package api) and the command line (cmd/balefire-node).
 package node

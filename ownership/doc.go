@@ -8,7 +8,7 @@
 //	          │  │           on disk ──PERMIT────────▶ STARTED on disk ─▶ handler
 //	          │  └── lease over, owner DEAD ◀─RENEW──── │   while it lives
 //	          └── RETRYING ◀──────────RELEASE────────── │   failed, stopped, crashed
-//	        SUCCESS … ◀───────────────RESULT─────────── FINISHED on disk, sent until answered
+//	        SUCCESS … ◀────────────────ENDED─────────── FINISHED on disk, sent until answered
 //	          │
 //	          └─ handoff: MOVED on disk ─HANDOFF──▶ another home, next generation
 //

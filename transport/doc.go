@@ -2,11 +2,13 @@
 // admits only peers that complete the hello, and acknowledges a task only after the
 // receiver has reported it durable.
 //
-//	        ┌ ctl    HELLO both ways, then PING, PONG, STARTED
-//	conn ───┼ task   DATA RESULT CANCEL MARK ──▶   ◀── ACK (one way each)
+//	        ┌ ctl    HELLO both ways, then PING, PONG, PROBE, STARTED …
+//	conn ───┼ task   DATA RESULT CANCEL GRANT … ─▶ ◀── ACK (one way each)
 //	        ├ mail   BUNDLE OPEN DELIVER … ──▶     ◀── ACK (one way each)
 //	        ├ chunk  OFFER CHUNK… ──▶              ◀── OFFERED CHUNKED
-//	        └ join   JOIN ──▶                      ◀── JOINED
+//	        ├ join   JOIN ──▶                      ◀── JOINED
+//	        ├ echo   PING… ──▶                     ◀── PONG: does the path carry full packets
+//	        └ sync   SYNC ──▶                      ◀── SYNCED
 //
 //	outbox ─ Link.Send ─▶ window ─▶ stream ~~▶ groupBuffer ─ Receiver.Receive ─ node
 //	       ◀ Link.Answers ────────── ACK ◀~~~~ after it returned ─────────────┘

@@ -1,7 +1,7 @@
 // Command balefire-node is the daemon and the command line, in one binary.
 //
 //	balefire-node run            the daemon: the node and its API, until a signal
-//	balefire-node send PEER KIND every other command talks to it over its socket
+//	balefire-node send PEER KIND most other commands talk to it over its socket
 //
 // It promises scripts: only data on standard output, an exit code for each kind of
 // outcome (exit.go), the same output formats for every command that reads

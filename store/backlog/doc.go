@@ -1,5 +1,5 @@
 // Package backlog keeps tasks on disk in the order in which they should be
-// processed. It is the engine of outbox, inbox and mailboxes: they decide what a
+// processed. It is the engine of outbox and inbox: they decide what a
 // change means, it makes the change durable and keeps the schedule.
 //
 //	            ┌───────────── live bucket ─────────────┐
