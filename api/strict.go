@@ -20,7 +20,7 @@ func checkObject(b []byte, known func(name string) bool) error {
 	return w.document(known)
 }
 
-// elements returns the raw values of a JSON array, at most max. Who decodes one checks it.
+// elements returns the raw values of a JSON array, at most max. The decoder of an element checks it.
 func elements(b []byte, max int) ([][]byte, error) {
 	w := scanner{b: b}
 	if w.next() != '[' {

@@ -42,7 +42,7 @@ func emptied[T any](s []T) []T {
 // A swap is a list that some goroutines add to and one takes, without a new slice each time.
 type swap[T any] struct{ list, free []T }
 
-// take returns the list, which is empty then. Who has taken it gives it back with put.
+// take returns the list, which is empty then. A caller that has taken it gives it back with put.
 func (s *swap[T]) take() (list []T) {
 	list, s.list, s.free = s.list, s.free, nil
 	return list

@@ -98,7 +98,7 @@ func (n *notes) changeHandler(s *wire.MailHandler) error {
 }
 
 // withValues returns env with the values that old has for variables named without one: no view
-// of a handler shows them, so that who writes back what was shown does not have them.
+// of a handler shows them, so that a caller that writes back what was shown does not have them.
 func withValues(env []string, old *wire.MailHandler) []string {
 	out := slices.Clone(env)
 	for i, name := range out {

@@ -145,7 +145,7 @@ func TestSpoolWhoseHomeIsHere(t *testing.T) {
 	})
 }
 
-// The name of a lost home is seized by who accepts the loss, and told; so is one whose box here was
+// The name of a lost home is seized by an admin who accepts the loss, and told; so is one whose box here was
 // closed, which is opened.
 func TestSeizeOfAName(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

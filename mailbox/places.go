@@ -229,7 +229,7 @@ func (s *places) gone(name string, home proto.PeerID) bool {
 	return err != nil || now == home || s.book.Revoked(now)
 }
 
-// tellFirstSender lets the end of a mail that is sent on be told to who sent it first.
+// tellFirstSender lets the end of a mail that is sent on be told to its first sender.
 func (s *places) tellFirstSender(from proto.PeerID, l *proto.Letter) {
 	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !from.IsZero() && proto.ValidQueue(sender) {
 		l.BounceTo = []byte(s.mailbox(sender, from).name)

@@ -48,7 +48,7 @@ func newQueued(m *mailer, n int) *Queued {
 	return q
 }
 
-// Free lets q, and what Wait has returned, be used for other mail. Who does not call it leaves
+// Free lets q, and what Wait has returned, be used for other mail. A caller that does not call it leaves
 // them to the garbage collector.
 func (q *Queued) Free() {
 	clear(q.out)
