@@ -105,17 +105,11 @@ func isPeer(who string) bool {
 
 // runLimit returns the limit of one run; 0 means none.
 func runLimit(s wire.HandlerSpec) (time.Duration, error) {
-	switch s.Timeout {
-	case "":
+	if s.Timeout == "" {
 		return 10 * time.Minute, nil
-	case "0":
-		return 0, nil
 	}
-	d, err := time.ParseDuration(s.Timeout)
-	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%.40q is not a duration: write it as 90s, 15m or 36h, or 0 for none", s.Timeout)
-	}
-	return d, nil
+	d, err := wire.ParseDuration(s.Timeout)
+	return time.Duration(d), err
 }
 
 // checkFolder returns why programs cannot run in dir. A folder that only another user may

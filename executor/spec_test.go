@@ -3,6 +3,7 @@ package executor
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/wire"
 )
@@ -27,6 +28,18 @@ func TestNegativeLimitsAreNamed(t *testing.T) {
 		s.Kind, s.Type, s.Allow = "x", wire.TypeEcho, []string{"peer:laptop"}
 		if err := Validate(s); err == nil || !strings.Contains(err.Error(), name+" is -3") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The limit of a run is a duration as everywhere else: it may have days.
+func TestRunLimits(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 10 * time.Minute, "0": 0, "90s": 90 * time.Second, "1d": 24 * time.Hour, "1d12h": 36 * time.Hour, "-1h": -1, "soon": -1,
+	} {
+		got, err := runLimit(wire.HandlerSpec{Timeout: text})
+		if got != max(want, 0) || (err == nil) != (want >= 0) {
+			t.Errorf("%q is %v, %v", text, got, err)
 		}
 	}
 }
