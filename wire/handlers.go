@@ -4,7 +4,7 @@ package wire
 // Nothing is allowed unless Allow lists it.
 type HandlerSpec struct {
 	Kind        string   `yaml:"kind" json:"kind" doc:"the name that senders use"`
-	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"default command"`
+	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"command (default) runs a program; echo answers with the body, sha256 with its digest, discard with nothing"`
 	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments; never a shell line"`
 	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
 	AllowFlags  bool     `yaml:"allow_flags,omitempty" json:"allow_flags,omitempty" doc:"with args: also arguments that begin with -; default they are refused"`
@@ -16,7 +16,7 @@ type HandlerSpec struct {
 	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" maximum:"2147483647" doc:"default 3"`
 	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" maximum:"2147483647" doc:"attempts that a task may ask for with --retries; default max_attempts"`
 	Lanes       string   `yaml:"lanes,omitempty" json:"lanes,omitempty" enum:"origin,shared" doc:"which tasks with one ordering key run in order: those of each origin (default), or shared: those of all origins; it is for tasks sent to this node by name, a queue has its own setting"`
-	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"what happens when a run was cut off; default park: nothing is repeated unless it was declared repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
+	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"what happens when a run was cut off; default park: nothing is repeated unless it was declared repeatable (retry for the types discard, echo and sha256); probe runs exec --check KEY: 0 done, 10 not done"`
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default only the node's limit"`
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
 	OnOverflow  string   `yaml:"on_overflow,omitempty" json:"on_overflow,omitempty" enum:"fail,cut" doc:"when a run writes more than max_output, or than the task's max_result: fail (default) stops it and ends the task as FAILED, OUTPUT_TOO_LARGE; cut keeps the beginning and lets it succeed"`
