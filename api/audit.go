@@ -27,7 +27,7 @@ var actions = map[string]string{
 	"blockPeer":         "peer.block",
 	"unblockPeer":       "peer.unblock",
 	"forgetPeer":        "peer.forget",
-	"renamePeer":        "peer.rename",
+	"renamePeer":        "peer.name",
 	"revokePeer":        "peer.revoke",
 	"invite":            "peer.invite",
 	"acceptJoinRequest": "peer.accept",
