@@ -20,8 +20,9 @@ func drainCommand(w *app) *cobra.Command {
 		Long: `Stop granting tasks of shared queues to this node, before it is switched off or
 suspended: tasks that it has not started are released, and the queues whose home
 it is are handed over to the best connected nodes. Running tasks continue. With
---wait the command waits until all of that is done; run it again to see the
-progress. With --off the node accepts tasks again, as it does after a restart.`,
+--wait the command waits until no handler runs and everything is handed over; run
+it again to see the progress. With --off the node accepts tasks again, as it does
+after a restart.`,
 		Example: "  balefire-node drain\n  balefire-node drain --wait --timeout 10s\n  balefire-node drain --off", Args: cobra.NoArgs,
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -25,8 +25,8 @@ const (
 	exitNotFound    = 4
 	exitDenied      = 5
 	exitTimeout     = 6 // --timeout expired, the task is safe
-	exitFailed      = 7 // the task ran and failed
-	exitRefused     = 8
+	exitFailed      = 7 // the task failed
+	exitRefused     = 8 // refused in this state; the task was cancelled or expired
 	exitInterrupted = 130
 )
 

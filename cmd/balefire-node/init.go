@@ -22,9 +22,10 @@ func initCommand(w *app) *cobra.Command {
 	var listen []string
 	c := &cobra.Command{
 		Use: "init", Short: "Create this machine's key and configuration",
-		Long: `Create the node's key in its folder, and a configuration file with the defaults of
-all settings. Running it again changes nothing: a key is never overwritten.
-Name and id are data: they are printed with --quiet, too.
+		Long: `Create the node's key in its folder, and a configuration file with a few examples
+as comments: docs/configuration.md has all settings. Running it again changes
+nothing: a key is never overwritten. Name and id are data: they are printed with
+--quiet, too.
 
 With --new-mesh this node becomes the first of a new mesh and stores its root
 key: keep a copy of the identity folder in a safe place. Without it the node

@@ -98,7 +98,7 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 	fs.StringSliceVar(&f.allow, "allow", nil, "who may submit: peer:NAME, role:ROLE or *, comma-separated (none: every member with the role send)")
 	fs.StringSliceVar(&f.homes, "homes", nil, "nodes that should be its home, in order of preference, comma-separated")
 	fs.StringArrayVar(&f.members, "member", nil, "a node that runs its tasks, NODE or NODE=weight:N,priority:N,limit:N,drain (repeatable)")
-	fs.StringVar(&f.lease, "lease", "", "duration of a lease without a renewal, like 15s; 0: the node's setting")
+	fs.StringVar(&f.lease, "lease", "", "duration of a lease without a renewal, from 5s to 1h; 0: the default, 15s")
 	fs.StringVar(&f.lost, "on-lost-lease", "", "what happens to a handler whose lease cannot be renewed: continue or stop")
 	fs.StringVar(&f.lanes, "lanes", "", "which tasks with the same --order-key run in order: origin (those of each origin) or shared (those of all origins)")
 	oneOf(c, "lanes", wire.LanesOrigin, wire.LanesShared)

@@ -59,11 +59,11 @@ To start with two machines:
 
   one  balefire-node init --new-mesh && balefire-node run
        balefire-node invite
-  two  balefire-node join TICKET && balefire-node run
+  two  balefire-node join - && balefire-node run     (it asks for the ticket)
 
 Exit codes: 0 done, 1 an error, 2 wrong usage, 3 no node is running, 4 no such
-object, 5 denied, 6 timeout (the task is safe), 7 the task ran and failed, 8
-refused in this state, 130 interrupted.`,
+object, 5 denied, 6 timeout (the task is safe), 7 the task failed, 8 refused in
+this state, or the task was cancelled or expired, 130 interrupted.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photo.tar
   balefire-node why 01a1f84f`,

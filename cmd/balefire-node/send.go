@@ -46,7 +46,8 @@ result comes back. Its id is printed on standard output.
 The body is a file (@FILE), standard input (-) or empty; the words after -- are
 passed to the handler as arguments, if it allows that. With --wait the result is
 printed instead of the id (with -o json the task), and the exit code is the
-outcome: 7 it failed, 6 the wait timed out and the task is safe.`,
+outcome: 5 it was denied, 7 it failed, 8 it was cancelled or expired, 6 the wait
+timed out and the task is safe.`,
 		Example: `  balefire-node send laptop resize @photo.jpg --wait -- 800 600
   balefire-node send laptop ingest @photos.tar --class low --ttl 24h
   pg_dump shop | balefire-node send backup store - --key shop-$(date +%F)`,
