@@ -68,7 +68,7 @@ func (s *events) conflicts() []wire.LeaseConflict {
 	}
 	var all []wire.LeaseConflict
 	for _, e := range k.Stale() {
-		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: s.places.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: "the mail was settled late: it has ended, or another reader was given it"}
+		c := wire.LeaseConflict{Time: e.At.UTC(), Box: place{text: s.places.text(e.Box)}.path(e.Sub), Epoch: e.Text, Cause: wire.LeaseMailSettled}
 		if !e.ID.IsZero() {
 			c.Mail = e.ID.String()
 		}

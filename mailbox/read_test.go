@@ -118,7 +118,7 @@ func TestSettle(t *testing.T) {
 			t.Fatalf("%d conflicts, want one for each that was stale: %+v", len(conflicts), conflicts)
 		}
 		for i, d := range []wire.DeliveredMail{d[2], d[3]} { // the second one is a dead letter
-			if c := conflicts[i]; c.Mail != d.Mail.ID || c.Epoch != d.Lease || c.Box != "agent:ceo@alpha" || c.Task != "" || c.Time.IsZero() || !strings.Contains(c.Cause, "settled late") {
+			if c := conflicts[i]; c.Mail != d.Mail.ID || c.Epoch != d.Lease || c.Box != "agent:ceo@alpha" || c.Task != "" || c.Time.IsZero() || c.Cause != wire.LeaseMailSettled {
 				t.Errorf("conflict %+v", c)
 			}
 		}

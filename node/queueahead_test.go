@@ -41,7 +41,7 @@ func TestTasksGrantedAheadGoBack(t *testing.T) {
 			return err == nil && q.Waiting == 0 && q.Owned <= slots
 		})
 		returned := slices.ContainsFunc(home.Queues.Events(0, 4096), func(e wire.OwnershipEvent) bool {
-			return e.Kind == "released" && strings.Contains(e.Cause, "waited for a slot")
+			return e.Kind == "released" && strings.Contains(e.Detail, "waited for a slot")
 		})
 		if !returned {
 			t.Error("no task was returned")
@@ -88,7 +88,7 @@ func TestFastQueuesShareANode(t *testing.T) {
 			}
 			for _, e := range home.Queues.Events(0, 4096) {
 				if e.Kind == "declined" {
-					t.Fatalf("%s: a grant is declined: %s", e.Queue, e.Cause)
+					t.Fatalf("%s: a grant is declined: %s %s", e.Queue, e.Code, e.Detail)
 				}
 			}
 			came = came || waiting > 0 // they go through the outbox first

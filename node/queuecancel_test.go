@@ -210,7 +210,7 @@ func TestLateQueueResultIsListed(t *testing.T) {
 				c.Plug(1)
 				time.Sleep(2 * time.Minute)
 				home.waitState(ref, want, time.Second)
-				owner.wantResultEvent("ownership.result_lost", ref, "")
+				owner.wantResultEvent("ownership.result_lost", ref, "ended_by_home")
 				if cancel {
 					return
 				}

@@ -32,8 +32,8 @@ func TestTimelineOfAllNodes(t *testing.T) {
 			if e.Task != ids[0] {
 				t.Errorf("an event of another task: %+v", e)
 			}
-			if e.Kind == "ended" && e.Cause != "SUCCESS" {
-				t.Errorf("it ended as %q", e.Cause)
+			if e.Kind == "ended" && e.State != "SUCCESS" {
+				t.Errorf("it ended as %q", e.State)
 			}
 			timeline = append(timeline, e.Node+" "+e.Kind)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Deeds creates and verifies the statements that prove which node is the home of a queue.
@@ -401,13 +402,7 @@ func (t *title) reportCreatedTwice(deeds []proof, o *Output) {
 	for _, d := range deeds {
 		other := func(e proof) bool { return e.Generation == 1 && e.Root != d.Root }
 		if d.Generation == 1 && !containsDeed(t.deeds, d.signed) && (slices.ContainsFunc(t.deeds, other) || t.state != nil && len(t.deeds) > 0 && t.root != d.Root) {
-			cause := "two admins created this name while they were not connected: the statement with the lower root counts everywhere"
-			if proto.NamesQueue(t.name) {
-				cause += ", and the other home hands its tasks over"
-			} else {
-				cause += ", and the other home sends its mail on"
-			}
-			o.Events = append(o.Events, Event{Kind: EventConflict, Queue: t.name, Peer: d.To, Cause: cause})
+			o.Events = append(o.Events, Event{Kind: EventConflict, Queue: t.name, Peer: d.To, Cause: wire.LeaseCreatedTwice})
 		}
 	}
 }
@@ -437,7 +432,7 @@ func (ti *titles) mayGiveQueue(from proto.PeerID, m *proto.QueueState, o *Output
 	if !ti.supersedes(m, x, t) {
 		return true
 	}
-	cause := "it hands over a queue that it never had"
+	cause := wire.LeaseNeverHad
 	if x.valid && (t.wasHome(from) || (&title{deeds: x.deeds}).wasHome(from)) {
 		if !ti.mayBecomeHome(t, m, o) {
 			return false
@@ -445,7 +440,7 @@ func (ti *titles) mayGiveQueue(from proto.PeerID, m *proto.QueueState, o *Output
 		if t.state != nil || !ti.gaveTooMany(from) {
 			return true
 		}
-		cause = "it hands over more queues than one node may"
+		cause = wire.LeaseTooManyQueues
 	}
 	o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: cause})
 	return false
@@ -458,7 +453,7 @@ func (ti *titles) mayBecomeHome(t *title, m *proto.QueueState, o *Output) bool {
 	if string(t.state.GetHome()) == string(m.Home) || ti.cfg.MayBeHome(p) {
 		return true
 	}
-	o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: p, Cause: "the home of " + proto.TitleText(m.Name) + " needs the role work, and no certificate known here gives it to this one"})
+	o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: p, Cause: wire.LeaseNoWorker})
 	return false
 }
 

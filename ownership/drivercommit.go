@@ -7,6 +7,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 func (p *pendingOutput) reset() {
@@ -40,7 +41,7 @@ func (d *Driver) merge(o Output) bool {
 	if err := d.checkWrites(o.Writes); err != nil {
 		d.homeInvalid = true
 		d.cfg.Logger.Warn("a message is dropped: the store would reject a record of it", "from", d.sender, "err", err)
-		d.pending.out.Events = append(d.pending.out.Events, Event{Kind: EventForged, Peer: d.sender, Cause: proto.Clip(err.Error(), 128)})
+		d.pending.out.Events = append(d.pending.out.Events, Event{Kind: EventForged, Peer: d.sender, Cause: wire.LeaseUnstorable, Detail: proto.Clip(err.Error(), 128)})
 		if d.cfg.OnMisbehavior != nil && !d.sender.IsZero() {
 			d.cfg.OnMisbehavior(d.sender, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // bodies creates the empty body of a message.
@@ -108,7 +109,7 @@ func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error)
 // this node as the new home of the queue: it never had the right to name another.
 func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	if m.Queue != nil && string(m.Queue.GetHome()) != string(d.cfg.Self[:]) {
-		d.merge(Output{Events: []Event{{Kind: EventIgnored, Queue: m.Queue.GetName(), Peer: from, Cause: "the queue went to another home"}}})
+		d.merge(Output{Events: []Event{{Kind: EventIgnored, Queue: m.Queue.GetName(), Peer: from, Detail: "the queue went to another home"}}})
 		m.Queue = nil
 	}
 	if m.Lease == nil {
@@ -175,7 +176,7 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 	case *proto.QueueStates:
 		for _, q := range m.GetQueues() {
 			if string(q.GetHome()) != string(from[:]) { // a node announces only its own queues
-				d.merge(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: "it announces a queue of another home"}}})
+				d.merge(Output{Events: []Event{{Kind: EventForged, Queue: q.GetName(), Peer: from, Cause: wire.LeaseForeignQueue}}})
 				continue
 			}
 			_, o := d.home.Learn(q, now)
@@ -200,7 +201,7 @@ func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 	if ts := d.home.tasks[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.Options) {
 		u.Absent = false // no node waits for its body
 		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from, "reason", u.Outcome.GetReason())
-		e := Event{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}
+		e := Event{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: wire.LeaseCause(proto.TaskResultTooLarge.Name()), Detail: proto.Clip(u.Outcome.GetReason(), 128)}
 		d.merge(Output{Events: []Event{e.of(ts)}})
 	}
 	in := ResultOf(u.Task, u.Outcome)

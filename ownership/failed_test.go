@@ -49,7 +49,7 @@ func TestEventsTellTheAttempt(t *testing.T) {
 	var got []string
 	note := func(out Output) {
 		for _, e := range out.Events {
-			got = append(got, fmt.Sprint(e.Kind, " ", e.TaskKind, " ", e.Class.Name(), " ", e.Attempt, " ", e.Cause))
+			got = append(got, fmt.Sprint(e.Kind, " ", e.TaskKind, " ", e.Class.Name(), " ", e.Attempt, " ", e.State.Name(), " ", string(e.Cause), " ", e.Detail))
 		}
 	}
 	fail := func() {
@@ -65,8 +65,8 @@ func TestEventsTellTheAttempt(t *testing.T) {
 	}
 	fail()
 	want := []string{
-		"taken k high 1 ", "released k high 1 FAILED: broken", "granted k high 2 ",
-		"taken k high 2 ", "released k high 2 FAILED: broken", "ended k high 2 DEAD_LETTER: attempts_used: broken",
+		"taken k high 1 UNSPECIFIED  ", "released k high 1 UNSPECIFIED FAILED broken", "granted k high 2 UNSPECIFIED  ",
+		"taken k high 2 UNSPECIFIED  ", "released k high 2 UNSPECIFIED FAILED broken", "ended k high 2 DEAD_LETTER attempts_used broken",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the events are\n%q, want\n%q", got, want)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // HandOff gives a queue to another home: first the queue, after which nothing new is
@@ -232,7 +233,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
 	case m.Lease != nil && !h.titles.wasHome(t.Queue, from):
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of", TaskKind: t.Kind, Class: t.Class})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: wire.LeaseNeverHome, TaskKind: t.Kind, Class: t.Class})
 		return h.endInput()
 	case m.Lease != nil && !h.titles.byName[t.Queue].known():
 		h.out.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
@@ -264,7 +265,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		return false // the tasks of a lane arrive in order
 	}
 	if old != nil { // only after a rollback of the disk is it still here
-		h.event(EventConflict, old, from, "a later generation of the task came")
+		h.event(EventConflict, old, from, wire.LeaseNewGeneration)
 		h.remove(old)
 	}
 	h.transit.remove(t.ID, &h.out)

@@ -4,10 +4,10 @@ import (
 	"container/list"
 	"crypto/sha256"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Home decides about the tasks of its queues: which node is granted a lease, which
@@ -62,8 +62,13 @@ func (h *Home) endInput() Output {
 	return h.out
 }
 
-func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause string) {
-	e := Event{Kind: kind, Task: ts.task.ID, Queue: ts.task.Queue, Peer: peer, Epoch: ts.epoch, Cause: cause}
+func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause wire.LeaseCause) {
+	h.emit(Event{Kind: kind, Peer: peer, Epoch: ts.epoch, Cause: cause}, ts)
+}
+
+// emit emits an event of ts.
+func (h *Home) emit(e Event, ts *taskState) {
+	e.Task, e.Queue = ts.task.ID, ts.task.Queue
 	h.out.Events = append(h.out.Events, e.of(ts))
 }
 
@@ -265,8 +270,7 @@ func (h *Home) end(ts *taskState, e End) {
 	m.Digest = e.Digest
 	h.out.put(taskKey(keyLease, ts.task.ID), m)
 	h.out.Ends = append(h.out.Ends, e)
-	said := slices.DeleteFunc([]string{e.State.Name(), e.Cause.Name(), e.Reason}, func(s string) bool { return s == "" })
-	h.event(EventEnded, ts, e.From, strings.Join(said, ": "))
+	h.emit(Event{Kind: EventEnded, Peer: e.From, Epoch: ts.epoch, State: e.State, Cause: wire.LeaseCause(e.Cause.Name()), Detail: e.Reason}, ts)
 	h.ended.add(&endedTask{
 		task: ts.task.ID, gen: ts.gen, state: e.State, epoch: ts.epoch, owner: ts.owner, digest: e.Digest,
 		notAfter: ts.task.NotAfter, fromHandoff: ts.gen > 1,
@@ -282,7 +286,7 @@ func (h *Home) end(ts *taskState, e End) {
 		key := blockKey(ts.task.Queue, l.key)
 		h.out.Ends[len(h.out.Ends)-1].block = key
 		h.out.put(key, blockOf(ts.task.Queue, l))
-		h.event(EventBlocked, ts, ts.owner, "its head ended as "+e.State.Name())
+		h.emit(Event{Kind: EventBlocked, Peer: ts.owner, Epoch: ts.epoch, State: e.State}, ts)
 	}
 }
 

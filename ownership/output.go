@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Now is the time of an input, by the clocks of the node.
@@ -130,7 +131,12 @@ type Event struct {
 	Queue string
 	Peer  proto.PeerID // the owner, or the sender of the claim
 	Epoch proto.Seq
-	Cause string
+	State proto.TaskState // of an end, and of the one that blocks a lane
+	Code  proto.Code      // of a refusal
+	Cause wire.LeaseCause // empty: the kind says it
+	// Detail is the argument of the cause or the code. A kind that is only counted has a text
+	// for debugging.
+	Detail string
 
 	TaskKind string      // empty: not known here, as at an owner
 	Class    proto.Class // likewise
@@ -236,8 +242,8 @@ func (o *Output) put(key string, m proto.Body) {
 }
 
 // ignored emits an event for a message that changes nothing.
-func (o *Output) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, cause string) {
-	o.Events = append(o.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Cause: cause})
+func (o *Output) ignored(id proto.TaskID, from proto.PeerID, epoch proto.Seq, why string) {
+	o.Events = append(o.Events, Event{Kind: EventIgnored, Task: id, Peer: from, Epoch: epoch, Detail: why})
 }
 
 func (o *Output) orphan(from proto.PeerID, k claim, in Result) {

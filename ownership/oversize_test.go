@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/wire"
 )
 
 // storeMax is the largest value of the store.
@@ -151,7 +152,7 @@ func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 			t.Errorf("%d events for %d violations: %v", len(home.forged), len(home.offenses), home.forged)
 		}
 		for _, e := range home.forged {
-			if e.Peer != sender || !strings.Contains(e.Cause, "a record that cannot be stored") || !strings.Contains(e.Cause, "too large") {
+			if e.Peer != sender || e.Cause != wire.LeaseUnstorable || !strings.Contains(e.Detail, "too large") {
 				t.Errorf("an event is %+v", e)
 			}
 		}

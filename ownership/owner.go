@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // An Owner keeps the leases that were granted to this node: it stores each step before it
@@ -94,8 +95,14 @@ func (o *Owner) beginInput(now Now) *Output {
 	return &o.out
 }
 
-func (o *Owner) event(kind EventKind, r *run, cause string) {
-	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.claim.task, Queue: r.queue, Peer: r.home, Epoch: r.claim.epoch, Cause: cause, Attempt: r.attempt})
+func (o *Owner) event(kind EventKind, r *run, cause wire.LeaseCause) {
+	o.emit(Event{Kind: kind, Cause: cause}, r)
+}
+
+// emit emits an event of r.
+func (o *Owner) emit(e Event, r *run) {
+	e.Task, e.Queue, e.Peer, e.Epoch, e.Attempt = r.claim.task, r.queue, r.home, r.claim.epoch, r.attempt
+	o.out.Events = append(o.out.Events, e)
 }
 
 // Load takes a record of the Leases bucket that was found at start. It ignores records of
@@ -198,7 +205,7 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 
 // crashed settles a lease whose handler died with the process.
 func (o *Owner) crashed(r *run, p Policy) {
-	o.event(EventCrashed, r, "the node died while the handler ran")
+	o.event(EventCrashed, r, "")
 	switch {
 	case r.mode == proto.AtMostOnce:
 		o.release(r, proto.CauseCrashed, "the node died while it ran", 0)
@@ -247,7 +254,7 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 		o.out.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
 		o.decline(from, k, proto.CodeBusy, "it is for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
-		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch", Attempt: m.Attempt})
+		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: wire.LeaseEpochSettled, Attempt: m.Attempt})
 		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
 	case r == nil && code != proto.CodeOK:
 		o.out.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())
@@ -325,10 +332,10 @@ func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code
 	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
-		o.event(EventRefused, r, "a higher epoch or a later home is known here")
+		o.event(EventRefused, r, wire.LeaseNewerKnown)
 		o.decline(from, k, proto.CodeStale, "a higher epoch is known here", r.claim.epoch)
 	case k.epoch == r.claim.epoch && (k.token != r.claim.token || from != r.home && k.gen <= r.claim.gen):
-		o.event(EventForged, r, "another grant of the same epoch")
+		o.event(EventForged, r, wire.LeaseGrantDiffers)
 		o.decline(from, k, proto.CodeStale, "another grant of this epoch is known here", r.claim.epoch)
 	case k.epoch == r.claim.epoch:
 		o.sameEpoch(r, from, k)
@@ -388,7 +395,7 @@ func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
 		r.mem.sentAt = 0
 		o.resend(r)
 	case proto.LeaseClosed:
-		o.event(EventRefused, r, "it is over here")
+		o.event(EventRefused, r, wire.LeaseOverHere)
 	default:
 		o.ack(r)
 	}

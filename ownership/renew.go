@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // maxOpenRenews is how many unanswered Renews of a home are remembered.
@@ -35,7 +36,7 @@ func (o *Owner) checkHandlers() {
 		}
 		if r.mem.reportsProgress && !r.mem.stalled && o.now.Boot-r.mem.progressAt >= o.cfg.StallAfter {
 			r.mem.stalled = true
-			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
+			o.emit(Event{Kind: EventStalled, Detail: (o.now.Boot - r.mem.progressAt).Round(time.Second).String()}, r)
 			if !r.mem.stopped {
 				r.mem.stopped, r.mem.hung = true, true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.claim.task, Cause: "the handler reported no progress"})
@@ -43,7 +44,7 @@ func (o *Owner) checkHandlers() {
 		}
 		if !r.mem.warned && o.now.Boot >= r.mem.leaseUntil-o.cfg.Margin {
 			r.mem.warned = true
-			o.event(EventLost, r, "the lease could not be renewed")
+			o.event(EventLost, r, wire.LeaseNotRenewed)
 			if r.stop && !r.mem.stopped {
 				r.mem.stopped = true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.claim.task, Cause: "the lease could not be renewed, and on_lost_lease is stop"})

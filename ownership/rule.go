@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // authorize finds the task that k refers to and checks whether from may act on it: the
@@ -27,12 +28,11 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 			// the owner keeps what it has until there is one, which it may adopt.
 			r.Code = proto.CodeBusy
 		}
-		cause := "an older lease"
+		cause := wire.LeaseOlder
 		if k.epoch.Compare(ts.epoch) >= 0 {
-			cause = "a lease that was never granted"
+			cause = wire.LeaseNeverGranted
 		}
-		e := Event{Kind: EventConflict, Task: k.task, Queue: ts.task.Queue, Peer: from, Epoch: k.epoch, Cause: cause}
-		h.out.Events = append(h.out.Events, e.of(ts))
+		h.emit(Event{Kind: EventConflict, Peer: from, Epoch: k.epoch, Cause: cause}, ts)
 	default:
 		r.Generation = ts.gen
 		if ts.boot == (proto.BootID{}) {
@@ -105,7 +105,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot <= h.now.plausibleBoot() && h.epochs.raise(seen.Boot) {
 		h.epochs.put(&h.out, h.self)
 	}
-	h.event(EventDeclined, ts, from, t.Code.Name()+": "+t.Detail)
+	h.emit(Event{Kind: EventDeclined, Peer: from, Epoch: ts.epoch, Code: t.Code, Detail: t.Detail}, ts)
 	ts.recordGrantEnd("declined: "+t.Code.Name(), h.now.Wall)
 	ts.state, ts.released, ts.mem.lapsed = proto.Pending, true, false
 	if ts.cancel {
@@ -240,7 +240,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 		h.touch(ts)
 	case r.Code == proto.CodeOK:
 		if ts.mem.lapsed {
-			h.event(EventLate, ts, from, "no other node was granted it")
+			h.event(EventLate, ts, from, "")
 		}
 		ts.recordGrantEnd(EndedByResult, h.now.Wall)
 		ts.mem.queue.usage.Ended(from, ts.task.Kind, h.now.Mono)
@@ -300,7 +300,7 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 // handleReleased decides what becomes of ts when its owner has released it.
 func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Released) {
 	why := m.Cause.Name()
-	h.event(EventReleased, ts, from, why+": "+m.Reason)
+	h.emit(Event{Kind: EventReleased, Peer: from, Epoch: ts.epoch, Cause: wire.LeaseCause(why), Detail: m.Reason}, ts)
 	ts.recordGrantEnd(why, h.now.Wall)
 	ts.reason, ts.released, ts.mem.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.backOffAfter(ts, from, m)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // outcome returns the lease fields of a result.
@@ -127,7 +128,7 @@ func (o *Owner) homeUnknown(r *run) {
 	}
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
-		o.event(lostKind(r), r, "its home has lost the task or was revoked, and its time has passed")
+		o.event(lostKind(r), r, wire.LeaseHomeGone)
 		o.close(r)
 	}
 }
@@ -157,7 +158,7 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	if r.phase == proto.LeaseClosed || r.orphan && !state.Terminal() {
 		return
 	}
-	o.event(lostKind(r), r, "its home has ended it, or granted it to another node")
+	o.event(lostKind(r), r, wire.LeaseEndedByHome)
 	r.mem.permitRequested = false
 	switch {
 	case r.phase == proto.LeaseFinished && !state.Terminal():

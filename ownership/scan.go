@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func msec(n uint64) time.Duration {
@@ -41,7 +42,7 @@ func (h *Home) scanAll() {
 	h.lastScan = &now
 	h.epochs.settle(h.live)
 	if skip {
-		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self, Cause: "the clocks jumped or the node was suspended: no lease is reclaimed in this round"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventSkipped, Peer: h.self})
 	}
 	for ts := range each[*taskState](h.live) {
 		h.checkTask(ts, skip)
@@ -75,7 +76,7 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 			h.requestStatus(ts)
 			return
 		}
-		h.lapse(ts, EventLapsed, "no renewal came")
+		h.lapse(ts, EventLapsed, "")
 	case ts.leased():
 		if h.now.Mono+h.cfg.Lease/2 >= ts.mem.leaseUntil {
 			h.requestStatus(ts)
@@ -115,7 +116,7 @@ func (ts *taskState) endOutlived() End {
 
 // lapse takes a lease back. Nothing is written until another node is granted the task:
 // until then messages from its owner still count.
-func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
+func (h *Home) lapse(ts *taskState, kind EventKind, cause wire.LeaseCause) {
 	h.event(kind, ts, ts.owner, cause)
 	ts.mem.lapsed = true
 	switch {
@@ -144,7 +145,7 @@ func (h *Home) checkSilent(ts *taskState) {
 		ts.state = proto.Indeterminate
 		ts.reason = "its owner has been silent since the lease expired"
 		h.put(ts)
-		h.event(EventIndeterminate, ts, ts.owner, ts.reason)
+		h.event(EventIndeterminate, ts, ts.owner, "")
 	}
 }
 
@@ -199,7 +200,7 @@ func (h *Home) Dead(p proto.PeerID, now Now) Output {
 	}
 	for ts := range each[*taskState](h.live) {
 		if ts.leased() && ts.owner == p && !ts.permitted() {
-			h.lapse(ts, EventDead, "its owner is dead")
+			h.lapse(ts, EventDead, "")
 		}
 	}
 	return h.endInput()
@@ -212,6 +213,6 @@ func (h *Home) Recover(id proto.TaskID, now Now) (bool, Output) {
 	if ts == nil || !ts.leased() || ts.permitted() {
 		return false, h.out
 	}
-	h.lapse(ts, EventDead, "reclaimed by an operator")
+	h.lapse(ts, EventDead, wire.LeaseRecovered)
 	return true, h.endInput()
 }

@@ -104,7 +104,7 @@ func (w *checker) policyOf(id proto.TaskID) Policy { return w.tasks[id].policy }
 
 // event counts situations, and checks what only an event shows.
 func (w *checker) event(x *simNode, e Event) {
-	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, e.Cause)
+	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, string(e.Cause)+" "+e.Detail)
 	w.count(e.Kind.String())
 	switch e.Kind {
 	case EventGranted:
@@ -147,7 +147,7 @@ func (w *checker) event(x *simNode, e Event) {
 		t := w.tasks[e.Task]
 		t.blockedAt = w.s.now
 		// Expired only when it cannot run, or the deadline of its result has passed (I3).
-		if t.Task.ID == e.Task && !t.rolled && len(e.Cause) >= 7 && e.Cause[:7] == "EXPIRED" {
+		if t.Task.ID == e.Task && !t.rolled && e.State == proto.Expired {
 			for _, y := range w.s.nodes { // also owners of earlier leases
 				if y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && x.clock().Wall <= w.s.cfg.withDefaults().resultDeadline(t.NotAfter) {
 					w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)

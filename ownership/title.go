@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A name of another kind than a queue, a mailbox or a topic of the mesh, has a home by deeds
@@ -135,7 +136,7 @@ func (ti *titles) learn(m *proto.QueueState, o *Output) bool {
 	t := ti.named(m.Name)
 	x := ti.assess(t, m)
 	if !x.valid && ti.supersedes(m, x, t) {
-		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of " + proto.TitleText(m.Name) + ", and nothing that was signed proves that"})
+		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: wire.LeaseUnproven})
 		return false
 	}
 	if !ti.supersedes(m, x, t) {
@@ -148,7 +149,7 @@ func (ti *titles) learn(m *proto.QueueState, o *Output) bool {
 	s := proto.Clone(m)
 	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(x.deeds), nil, 0, 0
 	if !ti.trimToFit(s) {
-		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "its queue states are too large: " + ti.errFull(s).Error()})
+		o.Events = append(o.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: wire.LeaseStatesTooLarge, Detail: ti.errFull(s).Error()})
 		return false
 	}
 	t.reportCreatedTwice(x.deeds, o)

@@ -3,7 +3,6 @@ package ownership
 import (
 	"container/list"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -157,8 +156,7 @@ func (tr *transit) refuse(from proto.PeerID, a *proto.HandoffRefused, o *Output)
 		return
 	}
 	entry.code, entry.refused = a.Code, reason
-	cause := strings.TrimSuffix(a.Code.Name()+": "+reason, ": ")
-	o.Events = append(o.Events, Event{Kind: EventNotTaken, Task: id, Queue: entry.queue, Peer: from, Cause: cause})
+	o.Events = append(o.Events, Event{Kind: EventNotTaken, Task: id, Queue: entry.queue, Peer: from, Code: a.Code, Detail: reason})
 }
 
 // cancel forwards a cancel to the home that a task went to, not again before a while has

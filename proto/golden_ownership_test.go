@@ -63,7 +63,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 			NotAfterMs: 2, NotAfterBootMs: 17, Machine: 18, State: Success, Digest: seq(2, 32), Cause: CauseCrashed, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32), MaxAttempts: 2,
 		},
 		"timeline_ask":   &TimelineAsk{Number: 5, Task: seq(0x20, 16), Queue: "build", Limit: 512},
-		"timeline_reply": &TimelineReply{Number: 5, More: true, Lines: []*TimelineLine{{Number: 6, TimeMs: 7, Kind: "granted", Task: seq(0x20, 16), Queue: "build", Peer: seq(1, 32), EpochBoot: 1, EpochCounter: 2, Cause: "a cause"}}},
+		"timeline_reply": &TimelineReply{Number: 5, More: true, Lines: []*TimelineLine{{Number: 6, TimeMs: 7, Kind: "granted", Task: seq(0x20, 16), Queue: "build", Peer: seq(1, 32), EpochBoot: 1, EpochCounter: 2, Cause: "a cause", Detail: "a detail", State: "FAILED", Code: "FULL"}}},
 		"schedule": &Schedule{
 			Queue: "build", Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Paris", Missed: MissedAll, MissedCap: 3,
 			Task: &Content{Kind: "shell", Args: []string{"make"}, Delegates: [][]byte{seq(3, 32)}}, TtlMs: 4, Paused: true, MarkMs: 5, FiringMs: 6, Generation: 7,

@@ -2740,7 +2740,10 @@ type TimelineLine struct {
 	Peer          []byte                 `protobuf:"bytes,6,opt,name=peer,proto3" json:"peer,omitempty"`                    // PeerID of the owner or the claimant; empty: none
 	EpochBoot     uint64                 `protobuf:"varint,7,opt,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"`
 	EpochCounter  uint64                 `protobuf:"varint,8,opt,name=epoch_counter,json=epochCounter,proto3" json:"epoch_counter,omitempty"`
-	Cause         string                 `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"` // at most 128 bytes
+	Cause         string                 `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`    // a code, at most 128 bytes
+	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"` // at most 128 bytes
+	State         string                 `protobuf:"bytes,11,opt,name=state,proto3" json:"state,omitempty"`   // of a task that ended, at most 63 bytes
+	Code          string                 `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`     // of a refusal, at most 63 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2834,6 +2837,27 @@ func (x *TimelineLine) GetEpochCounter() uint64 {
 func (x *TimelineLine) GetCause() string {
 	if x != nil {
 		return x.Cause
+	}
+	return ""
+}
+
+func (x *TimelineLine) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *TimelineLine) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *TimelineLine) GetCode() string {
+	if x != nil {
+		return x.Code
 	}
 	return ""
 }
@@ -3648,7 +3672,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\rTimelineReply\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x120\n" +
 	"\x05lines\x18\x02 \x03(\v2\x1a.transport.v1.TimelineLineR\x05lines\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xeb\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xad\x02\n" +
 	"\fTimelineLine\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x12\n" +
@@ -3659,7 +3683,11 @@ const file_ownership_proto_rawDesc = "" +
 	"\n" +
 	"epoch_boot\x18\a \x01(\x04R\tepochBoot\x12#\n" +
 	"\repoch_counter\x18\b \x01(\x04R\fepochCounter\x12\x14\n" +
-	"\x05cause\x18\t \x01(\tR\x05cause\"\x93\x01\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\x12\x14\n" +
+	"\x05state\x18\v \x01(\tR\x05state\x12\x12\n" +
+	"\x04code\x18\f \x01(\tR\x04code\"\x93\x01\n" +
 	"\vQueueMember\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\fR\x04peer\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x1a\n" +

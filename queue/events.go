@@ -81,7 +81,8 @@ func appendBounded[T any](list []T, x T, most int) []T {
 // view converts an event for the API.
 func (l *eventLog) view(k loggedEvent) wire.OwnershipEvent {
 	e := k.event
-	x := wire.OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: e.Epoch.String(), Cause: e.Cause}
+	x := wire.OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: e.Epoch.String(), Cause: e.Cause, Detail: e.Detail}
+	x.State, x.Code = stateAndCode(&e)
 	if !e.Task.IsZero() {
 		x.Task = e.Task.String()
 	}
@@ -91,6 +92,17 @@ func (l *eventLog) view(k loggedEvent) wire.OwnershipEvent {
 	return x
 }
 
+// stateAndCode returns the names of the state and the refusal in an event; empty: it has none.
+func stateAndCode(e *ownership.Event) (state, code string) {
+	if e.State != proto.StateUnspecified {
+		state = e.State.Name()
+	}
+	if e.Code != proto.CodeOK {
+		code = e.Code.Name()
+	}
+	return state, code
+}
+
 // logLease logs an event of a task at debug level: grants show how a task is dispatched,
 // and lapses how it is reclaimed. What is not known here is left out. The keys are stable.
 func (l *eventLog) logLease(x wire.OwnershipEvent, e ownership.Event) {
@@ -98,9 +110,10 @@ func (l *eventLog) logLease(x wire.OwnershipEvent, e ownership.Event) {
 	if x.Task == "" || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
+	said := slices.DeleteFunc([]string{x.State, x.Code, string(x.Cause), x.Detail}, func(s string) bool { return s == "" })
 	attrs := []slog.Attr{
 		slog.String("event", "lease."+x.Kind), slog.String("task_id", x.Task), slog.String("queue", x.Queue),
-		slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause),
+		slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", strings.Join(said, ": ")),
 	}
 	if e.TaskKind != "" {
 		attrs = append(attrs, slog.String("kind", e.TaskKind), slog.String("class", strings.ToLower(e.Class.Name())))
@@ -113,7 +126,7 @@ func (l *eventLog) logLease(x wire.OwnershipEvent, e ownership.Event) {
 
 // tell reports an event for operators.
 func (l *eventLog) tell(p proto.PeerID, x wire.OwnershipEvent) {
-	l.queues.cfg.Event("ownership."+x.Kind, p, map[string]string{"task": x.Task, "queue": x.Queue, "detail": x.Cause})
+	l.queues.cfg.Event("ownership."+x.Kind, p, map[string]string{"task": x.Task, "queue": x.Queue, "state": x.State, "code": x.Code, "cause": string(x.Cause), "detail": x.Detail})
 }
 
 // add records events that have become durable.
@@ -140,13 +153,13 @@ func (l *eventLog) add(all []ownership.Event) {
 				Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause,
 			}, maxConflicts)
 		case ownership.EventNotTaken:
-			if why := x.Queue + x.PeerID + x.Cause; l.lastRefused != why { // many tasks may be refused for the same reason
+			if why := x.Queue + x.PeerID + x.Code + x.Detail; l.lastRefused != why { // many tasks may be refused for the same reason
 				l.lastRefused = why
-				l.queues.cfg.Logger.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
+				l.queues.cfg.Logger.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "code", x.Code, "err", x.Detail)
 				l.tell(e.Peer, x)
 			}
 		case ownership.EventResultLost:
-			l.queues.cfg.Logger.Warn("a result of this node does not count", "task", x.Task, "queue", x.Queue, "home", x.Peer, "epoch", x.Epoch, "cause", x.Cause)
+			l.queues.cfg.Logger.Warn("a result of this node does not count", "task", x.Task, "queue", x.Queue, "home", x.Peer, "epoch", x.Epoch, "cause", string(x.Cause))
 			l.tell(e.Peer, x)
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
 			l.tell(e.Peer, x)
@@ -174,7 +187,7 @@ func (l *eventLog) orphans(all []ownership.Orphan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range all {
-		c := wire.LeaseConflict{Time: now, Task: o.Task.String(), Epoch: o.Epoch.String(), State: o.State.Name(), Cause: "a result that was rejected"}
+		c := wire.LeaseConflict{Time: now, Task: o.Task.String(), Epoch: o.Epoch.String(), State: o.State.Name(), Cause: wire.LeaseResultRejected}
 		if len(o.Digest) > 0 {
 			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
 		}

@@ -73,7 +73,7 @@ func (qs *Queues) resolveTask(ctx context.Context, ref string) (proto.TaskID, er
 // timelineOf converts a node's answer for the API.
 func (qs *Queues) timelineOf(name string, r *proto.TimelineReply) (out []wire.TimelineEvent) {
 	for _, l := range r.GetLines() {
-		e := wire.OwnershipEvent{Number: l.GetNumber(), Time: proto.Time(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
+		e := wire.OwnershipEvent{Number: l.GetNumber(), Time: proto.Time(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), State: l.GetState(), Code: l.GetCode(), Cause: wire.LeaseCause(l.GetCause()), Detail: l.GetDetail()}
 		if id, err := proto.TaskIDFrom(l.GetTask()); err == nil {
 			e.Task = id.String()
 		}
@@ -117,8 +117,10 @@ func (k *loggedEvent) line() *proto.TimelineLine {
 	e := &k.event
 	l := &proto.TimelineLine{
 		Number: k.number, TimeMs: k.time.UnixMilli(), Kind: e.Kind.String(), Queue: e.Queue,
-		EpochBoot: e.Epoch.Boot, EpochCounter: e.Epoch.Counter, Cause: proto.Clip(e.Cause, 128),
+		EpochBoot: e.Epoch.Boot, EpochCounter: e.Epoch.Counter,
+		Cause: string(e.Cause), Detail: proto.Clip(e.Detail, 128),
 	}
+	l.State, l.Code = stateAndCode(e)
 	if !e.Task.IsZero() {
 		l.Task = e.Task[:]
 	}

@@ -36,12 +36,12 @@ const (
 	EventHomeGone         = "queue.home_gone"           // the home of queues is lost: queues, state
 	EventHomeBack         = "queue.home_back"           // it is back: queues
 	EventHandedOver       = "queue.handed_over"         // the peer is the home of a queue now: queue
-	EventHandoffRefused   = "ownership.handoff_refused" // the new home of a queue refuses a task: task, queue, detail
-	EventReclaimSkipped   = "ownership.reclaim_skipped" // the clocks jumped, and no lease was reclaimed: detail
-	EventForged           = "ownership.forged"          // a member sent what it is not authorized to send: task, queue, detail
-	EventResultLost       = "ownership.result_lost"     // a result of this node does not count, or no home takes it: task, queue, detail
+	EventHandoffRefused   = "ownership.handoff_refused" // the new home of a queue refuses a task: task, queue, code, detail
+	EventReclaimSkipped   = "ownership.reclaim_skipped" // the clocks jumped, and no lease was reclaimed
+	EventForged           = "ownership.forged"          // a member sent what it is not authorized to send: task, queue, cause, detail
+	EventResultLost       = "ownership.result_lost"     // a result of this node does not count, or no home takes it: task, queue, cause
 	EventResultRejected   = "ownership.result_rejected" // the peer sent a result that does not count: task, state, epoch
-	EventLaneBlocked      = "ownership.lane_blocked"    // a dead letter blocks its ordering key: task, queue, detail
+	EventLaneBlocked      = "ownership.lane_blocked"    // a dead letter blocks its ordering key: task, queue, state
 	EventTaskForgotten    = "task.forgotten"            // the target of a task no longer knows it: task
 	EventResultTooLarge   = "task.result_too_large"     // the target of a task sent a larger result than it accepts: task, detail
 	EventResultRefused    = "result.refused"            // the home of a task refuses its result for now: task, cause, code, detail

@@ -151,30 +151,33 @@ type Lease struct {
 
 // A LeaseConflict is a rejected claim.
 type LeaseConflict struct {
-	Time   time.Time `json:"time"`
-	Task   string    `json:"task,omitempty"`
-	Queue  string    `json:"queue,omitempty"`
-	Mail   string    `json:"mail,omitempty" doc:"in place of a task: the mail that was settled too late, if its id is still known"`
-	Box    string    `json:"box,omitempty" doc:"of that mail: its mailbox, or TOPIC/SUBSCRIPTION"`
-	Peer   string    `json:"peer,omitempty" doc:"node that made the claim; not known of mail"`
-	PeerID string    `json:"peer_id,omitempty"`
-	Epoch  string    `json:"epoch" doc:"of a mail: the lease that did not count"`
-	Cause  string    `json:"cause"`
-	State  string    `json:"state,omitempty" doc:"state in the result that came too late"`
-	Digest string    `json:"digest,omitempty" doc:"digest of the result that came too late, algorithm:hex"`
+	Time   time.Time  `json:"time"`
+	Task   string     `json:"task,omitempty"`
+	Queue  string     `json:"queue,omitempty"`
+	Mail   string     `json:"mail,omitempty" doc:"in place of a task: the mail that was settled too late, if its id is still known"`
+	Box    string     `json:"box,omitempty" doc:"of that mail: its mailbox, or TOPIC/SUBSCRIPTION"`
+	Peer   string     `json:"peer,omitempty" doc:"node that made the claim; not known of mail"`
+	PeerID string     `json:"peer_id,omitempty"`
+	Epoch  string     `json:"epoch" doc:"of a mail: the lease that did not count"`
+	Cause  LeaseCause `json:"cause" example:"older_lease" doc:"a code; the documentation lists all"`
+	State  string     `json:"state,omitempty" doc:"state in the result that came too late"`
+	Digest string     `json:"digest,omitempty" doc:"digest of the result that came too late, algorithm:hex"`
 }
 
 // An OwnershipEvent is one ownership event on this node.
 type OwnershipEvent struct {
-	Number uint64    `json:"number" doc:"increases by one; pass it to read the events that follow"`
-	Time   time.Time `json:"time"`
-	Kind   string    `json:"kind"`
-	Task   string    `json:"task,omitempty"`
-	Queue  string    `json:"queue,omitempty"`
-	Peer   string    `json:"peer,omitempty" doc:"the owner, or the node that made the claim"`
-	PeerID string    `json:"peer_id,omitempty"`
-	Epoch  string    `json:"epoch,omitempty"`
-	Cause  string    `json:"cause,omitempty"`
+	Number uint64     `json:"number" doc:"increases by one; pass it to read the events that follow"`
+	Time   time.Time  `json:"time"`
+	Kind   string     `json:"kind"`
+	Task   string     `json:"task,omitempty"`
+	Queue  string     `json:"queue,omitempty"`
+	Peer   string     `json:"peer,omitempty" doc:"the owner, or the node that made the claim"`
+	PeerID string     `json:"peer_id,omitempty"`
+	Epoch  string     `json:"epoch,omitempty"`
+	State  string     `json:"state,omitempty" doc:"of the task that ended"`
+	Code   string     `json:"code,omitempty" doc:"of a refusal, such as FULL"`
+	Cause  LeaseCause `json:"cause,omitempty" example:"not_renewed" doc:"a code; the documentation lists all; absent: the kind says it"`
+	Detail string     `json:"detail,omitempty" doc:"text of the cause or the refusal"`
 }
 
 // Recover selects the leases to revoke.

@@ -86,7 +86,7 @@ func newCannedNode() *clienttest.Node {
 		},
 		"GET /v1/leases/conflicts": page(wire.LeaseConflict{
 			Time: testStart.Add(-time.Minute), Task: testID, Queue: "build", Peer: "烽火台", PeerID: "12D3KooX", Epoch: "7.40", Cause: "epoch 7.41 is newer", State: "SUCCESS", Digest: "sha256:c0ffee",
-		}, wire.LeaseConflict{Time: testStart.Add(-30 * time.Second), Mail: testID, Box: "agent:ceo@alpha", Epoch: "1.1795212606.1", Cause: "settled late"}),
+		}, wire.LeaseConflict{Time: testStart.Add(-30 * time.Second), Mail: testID, Box: "agent:ceo@alpha", Epoch: "1.1795212606.1", Cause: wire.LeaseMailSettled}),
 		"POST /v1/leases/{task}/release": func(r *http.Request) any {
 			return wire.Lease{Task: r.PathValue("task"), Queue: "build", Role: wire.RoleHome, Peer: "laptop", PeerID: "12D3KooW", State: "PENDING", Epoch: "7.41"}
 		},
@@ -280,7 +280,7 @@ func recoveredLeases(r *http.Request) any {
 func testOwnershipEvents() []wire.OwnershipEvent {
 	return []wire.OwnershipEvent{
 		{Number: 1, Time: testStart.Add(-time.Minute), Kind: "granted", Task: testID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41"},
-		{Number: 2, Time: testStart.Add(-time.Second), Kind: "owner_dead", Task: testID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41", Cause: "the mesh\ncalls it dead"},
+		{Number: 2, Time: testStart.Add(-time.Second), Kind: "owner_dead", Task: testID, Queue: "build", Peer: "laptop", PeerID: "12D3KooW", Epoch: "7.41", Detail: "the mesh\ncalls it dead"},
 		{Number: 3, Time: testStart, Kind: "seized", Queue: "photos", Peer: "laptop", PeerID: "12D3KooW"},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -191,7 +192,7 @@ reader was given it. None of them had an effect.`,
 func conflictTable(w *app, cs []wire.LeaseConflict) *table {
 	t := newTable(num("AGO"), col("TASK/MAIL"), col("QUEUE/BOX"), col("CLAIMED BY"), col("EPOCH/LEASE"), col("RESULT"), col("CAUSE"), wideOnly("DIGEST"), wideOnly("PEER ID"))
 	for _, c := range cs {
-		t.row(w.ago(&c.Time), shortTask(cmp.Or(c.Task, c.Mail)), cmp.Or(c.Queue, c.Box), c.Peer, c.Epoch, c.State, c.Cause, c.Digest, c.PeerID)
+		t.row(w.ago(&c.Time), shortTask(cmp.Or(c.Task, c.Mail)), cmp.Or(c.Queue, c.Box), c.Peer, c.Epoch, c.State, prose.Cause(string(c.Cause), "", ""), c.Digest, c.PeerID)
 	}
 	return t
 }
@@ -321,7 +322,7 @@ func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]
 func ownershipTable(es []wire.OwnershipEvent) *table {
 	t := newTable(num("NUMBER"), col("TIME"), col("KIND"), col("TASK"), col("QUEUE"), col("PEER"), col("EPOCH"), col("CAUSE"), wideOnly("PEER ID"))
 	for _, e := range es {
-		t.row(e.Number, e.Time.Local().Format(time.DateTime), e.Kind, shortTask(e.Task), e.Queue, e.Peer, e.Epoch, e.Cause, e.PeerID)
+		t.row(e.Number, e.Time.Local().Format(time.DateTime), e.Kind, shortTask(e.Task), e.Queue, e.Peer, e.Epoch, prose.Ownership(e), e.PeerID)
 	}
 	return t
 }

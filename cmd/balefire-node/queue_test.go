@@ -219,7 +219,7 @@ cancel    requested
 		{"lease conflicts", exitOK, "GET /v1/leases/conflicts", `
 AGO  TASK/MAIL           QUEUE/BOX        CLAIMED BY  EPOCH/LEASE     RESULT   CAUSE
 60s  01a1f84f-fb79-727b  build            烽火台      7.40            SUCCESS  epoch 7.41 is newer
-30s  01a1f84f-fb79-727b  agent:ceo@alpha  -           1.1795212606.1  -        settled late
+30s  01a1f84f-fb79-727b  agent:ceo@alpha  -           1.1795212606.1  -        the mail was settled late: it has ended, or another reader was given it
 `},
 		{"lease release 01a1f84f", exitUsage, "", ""},
 		{"lease release 01a1f84f --yes", exitOK, "POST /v1/leases/01a1f84f/release", `

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -58,7 +59,7 @@ func timelineTable(tl wire.Timeline) *table {
 	t := newTable(col("TIME"), col("NODE"), col("KIND"), col("TASK"), col("PEER"), col("EPOCH"), col("CAUSE"), wideOnly("DATE"), wideOnly("NUMBER"), wideOnly("QUEUE"), wideOnly("PEER ID"))
 	for _, e := range tl.Items {
 		at := e.Time.Local()
-		t.row(at.Format(timelineClock), e.Node, e.Kind, shortTask(e.Task), e.Peer, e.Epoch, e.Cause, at.Format(time.DateOnly), e.Number, e.Queue, e.PeerID)
+		t.row(at.Format(timelineClock), e.Node, e.Kind, shortTask(e.Task), e.Peer, e.Epoch, prose.Ownership(e.OwnershipEvent), at.Format(time.DateOnly), e.Number, e.Queue, e.PeerID)
 	}
 	return t
 }

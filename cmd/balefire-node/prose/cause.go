@@ -1,6 +1,8 @@
 package prose
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/balefire/balefire/proto"
@@ -86,7 +88,7 @@ func Cause(cause, refusal, detail string) string {
 	c := causeNames[cause]
 	s, known := causes[c]
 	if !known {
-		s.alone = cause
+		s.alone = cmp.Or(leaseCauses[wire.LeaseCause(cause)], cause)
 	}
 	if refusal != "" && (c == proto.TaskRefused || c == proto.TaskExpired) {
 		detail = strings.TrimSuffix(refusal+": "+detail, ": ")
@@ -101,6 +103,39 @@ func Cause(cause, refusal, detail string) string {
 		return s.alone + ": " + Plain(detail)
 	}
 	return strings.Replace(s.with, "{detail}", Plain(detail), 1)
+}
+
+// leaseCauses has the text of each cause of an ownership event.
+var leaseCauses = map[wire.LeaseCause]string{
+	wire.LeaseCreatedTwice:   "two admins created this name while they were not connected: the statement with the lower root counts everywhere, and the other home hands over what it has",
+	wire.LeaseNeverHad:       "it hands over a queue that it never had",
+	wire.LeaseTooManyQueues:  "it hands over more queues than one node may",
+	wire.LeaseNoWorker:       "a home needs the role work, and no certificate known here gives it to this one",
+	wire.LeaseForeignQueue:   "it announces a queue of another home",
+	wire.LeaseUnproven:       "it claims to be the home, and nothing that was signed proves that",
+	wire.LeaseStatesTooLarge: "its queue states are too large",
+	wire.LeaseUnstorable:     "the store would refuse a record of its message",
+	wire.LeaseNeverHome:      "it hands over a task that it was never the home of",
+	wire.LeaseNewGeneration:  "a later generation of the task came",
+	wire.LeaseOlder:          "an older lease",
+	wire.LeaseNeverGranted:   "a lease that was never granted",
+	wire.LeaseEpochSettled:   "its home has settled this epoch",
+	wire.LeaseNewerKnown:     "a higher epoch or a later home is known here",
+	wire.LeaseGrantDiffers:   "another grant of the same epoch",
+	wire.LeaseOverHere:       "it is over here",
+	wire.LeaseNotRenewed:     "the lease could not be renewed",
+	wire.LeaseHomeGone:       "its home has lost the task or was revoked, and its time has passed",
+	wire.LeaseEndedByHome:    "its home has ended it, or granted it to another node",
+	wire.LeaseRecovered:      "revoked by an operator",
+	wire.LeaseResultRejected: "a result that was rejected",
+	wire.LeaseMailSettled:    "the mail was settled late: it has ended, or another reader was given it",
+}
+
+// Ownership returns what is known of an ownership event besides its kind: the state or the
+// refusal, and why.
+func Ownership(e wire.OwnershipEvent) string {
+	said := []string{e.State, e.Code, Cause(string(e.Cause), "", e.Detail)}
+	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), ": ")
 }
 
 // Ending returns why a task ended, or why its latest attempt failed; empty: it is not known.

@@ -42,7 +42,7 @@ func codesPage(t *testing.T) string {
 The codes are stable; the command line makes its sentences from them. After the colon are the arguments of each; the
 OpenAPI document describes them. Events are a kind with fields, of which one that is empty is absent.
 `)
-	for _, d := range append(declarations(t, "wire/note.go"), declarations(t, "wire/events.go")...) {
+	for _, d := range slices.Concat(declarations(t, "wire/note.go"), declarations(t, "wire/events.go"), declarations(t, "wire/lease.go")) {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
@@ -99,6 +99,17 @@ func TestCauses(t *testing.T) {
 				if text := Cause(c.Name(), refusal, detail); !said[text] {
 					fmt.Fprintf(&b, "%s: %s\n", c.Name(), text)
 					said[text] = true
+				}
+			}
+		}
+	}
+	for _, d := range declarations(t, "wire/lease.go") {
+		if group, ok := d.(*ast.GenDecl); ok && group.Tok == token.CONST {
+			for _, s := range group.Specs {
+				code, _ := strconv.Unquote(s.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
+				fmt.Fprintf(&b, "%s: %s\n", code, leaseCauses[wire.LeaseCause(code)])
+				if leaseCauses[wire.LeaseCause(code)] == "" || causeNames[code] != 0 {
+					t.Errorf("%s has no text, or is the cause of a task too", code)
 				}
 			}
 		}
