@@ -252,6 +252,46 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
+// A sender chooses the bytes of a value: entries that it imitates in one count neither for
+// damage, when its write is torn, nor for records, when it is damaged.
+func TestImitatedEntriesAreNotRead(t *testing.T) {
+	imitated := string(newDamagedStore(t).log)
+	dir := t.TempDir()
+	d := open(t, dir)
+	commit(t, d, put(store.Meta, "k", "v"))
+	want, mark := dump(t, d), filepath.Join(d.gen.dir, markFile)
+	before := read(t, mark)
+	commit(t, d, put(store.Inbox, "task", imitated))
+	end, path := d.gen.pos.off, segmentPath(d.gen.dir, 0)
+	commit(t, d, put(store.Meta, "later", ""))
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log := read(t, path)
+	t.Run("damaged", func(t *testing.T) {
+		bad := slices.Clone(log)
+		bad[end-20] ^= 1
+		write(t, path, bad)
+		if _, err := Open(dir, quiet()); !errors.Is(err, store.ErrCorrupt) {
+			t.Fatalf("err = %v, want ErrCorrupt", err)
+		}
+		dst := filepath.Join(t.TempDir(), "new")
+		if r, err := Salvage(dir, dst); err != nil || len(r.Lost) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		got := dump(t, open(t, dst))
+		delete(got, "Meta/later")
+		same(t, got, want)
+	})
+	t.Run("torn", func(t *testing.T) {
+		torn := slices.Clone(log)
+		clear(torn[end-20:])
+		write(t, path, torn)
+		write(t, mark, before)
+		same(t, dump(t, open(t, dir)), want)
+	})
+}
+
 func bucketOf(name string) store.Bucket {
 	for _, b := range store.Buckets() {
 		if strings.HasPrefix(name, b.String()+"/") {

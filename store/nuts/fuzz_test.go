@@ -80,7 +80,7 @@ func FuzzGuard(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.judge(position{}, false); err != nil {
+		if err := s.judge(); err != nil {
 			if !errors.Is(err, store.ErrCorrupt) {
 				t.Fatalf("err = %v, want ErrCorrupt", err)
 			}

@@ -80,11 +80,7 @@ func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*su
 	if err != nil {
 		return nil, err
 	}
-	acked, known, err := readMark(gen)
-	if err != nil {
-		return nil, err
-	}
-	return s, s.judge(acked, known)
+	return s, s.judge()
 }
 
 // heartbeat calls progress every second until the returned function is called:

@@ -17,6 +17,8 @@ import (
 // transaction is damage.
 type survey struct {
 	dir      string
+	acked    position // end of acknowledged data according to the mark
+	known    bool     // there is a mark
 	segments []segment
 	txs      int      // committed transactions
 	entries  int      // valid entries before the damage
@@ -25,6 +27,7 @@ type survey struct {
 	orphans [][]locatedEntry // never committed, followed by others
 	open    []locatedEntry   // never committed, at the end of the log
 	damage  *position        // where reading stopped
+	extent  int64            // end of the damaged entry there, if its header can be read
 	gap     string           // why reading stopped between two segments
 	behind  []uint64         // readable transactions after last, at most maxBehind
 	beyond  int64            // segment of the last readable entry after last
@@ -54,6 +57,9 @@ func segmentPath(dir string, num int64) string {
 func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error) {
 	s := &survey{dir: dir, weigher: newWeigher()}
 	var err error
+	if s.acked, s.known, err = readMark(dir); err != nil {
+		return nil, err
+	}
 	if s.segments, err = listSegments(dir); err != nil {
 		return nil, err
 	}
@@ -125,6 +131,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 		}
 		if v == broken {
 			s.stop(seg.num, off)
+			s.extent = off + e.size()
 			return off, nil
 		}
 		if off == 0 && full >= 0 && segSize > 0 && full+e.size() <= segSize {
@@ -163,14 +170,19 @@ func (s *survey) add(p locatedEntry) {
 
 const maxBehind = 1000 // bounds the count of transactions after damage
 
-// readBehind searches byte by byte for entries after the last commit.
+// readBehind searches byte by byte for entries after the last commit. If nothing after that
+// was acknowledged, the damaged entry was being written: what its value imitates is no entry.
 func (s *survey) readBehind() error {
+	torn := s.known && s.last == s.acked && s.damage != nil
 	for _, seg := range s.segments[s.last.segment:] {
 		from := int64(0)
 		if seg.num == s.last.segment {
 			from = s.last.off
 		}
-		n, err := scanDamaged(segmentPath(s.dir, seg.num), from, func(_ int64, e entry, _ []byte) error {
+		n, err := scanDamaged(segmentPath(s.dir, seg.num), from, func(off int64, e entry, _ []byte) error {
+			if torn && seg.num == s.damage.segment && off > s.damage.off && off < s.extent {
+				return nil
+			}
 			s.beyond = seg.num
 			if !slices.Contains(s.behind, e.tx) && len(s.behind) < maxBehind {
 				s.behind = append(s.behind, e.tx)
@@ -187,18 +199,29 @@ func (s *survey) readBehind() error {
 
 // scanDamaged calls fn with every valid entry of a segment from byte from on,
 // whatever lies between them, and returns how many bytes up to the last one
-// that is not zero there are.
+// that is not zero there are. If one is damaged and the next follows where its header
+// says, what its value imitates is no entry.
 func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) error) (written int64, err error) {
 	w, closeFile, err := openWindow(path)
 	if err != nil {
 		return 0, err
 	}
 	defer closeFile()
-	end := from
+	end, begin, within := from, from, int64(0) // begin: where an entry must be; within: end of a damaged one
 	for off := from; off < w.size; {
 		e, b, v, err := w.entryAt(off)
 		if err != nil {
 			return 0, err
+		}
+		switch {
+		case off < within && v == valid:
+			v = broken
+		case v == broken && off == begin && e.size() > 0:
+			if _, _, follows, err := w.entryAt(off + e.size()); err != nil {
+				return 0, err
+			} else if follows == valid {
+				within = off + e.size()
+			}
 		}
 		switch v {
 		case valid:
@@ -206,7 +229,7 @@ func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) 
 				return 0, err
 			}
 			off += e.size()
-			end = off
+			end, begin = off, off
 		case broken:
 			off++
 			if c, err := w.peek(off-1, 1); err != nil {
@@ -229,9 +252,7 @@ func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) 
 }
 
 // judge returns nil if all acknowledged data is there, otherwise what is lost.
-// acked is where acknowledged data ends according to the mark; known reports
-// whether there is a mark.
-func (s *survey) judge(acked position, known bool) error {
+func (s *survey) judge() error {
 	lost := &DamageError{Dir: s.dir, File: fmt.Sprintf("%d.dat", s.last.segment), From: s.last.off, After: len(s.behind)}
 	if s.damage != nil {
 		lost.File, lost.From = fmt.Sprintf("%d.dat", s.damage.segment), s.damage.off
@@ -242,8 +263,8 @@ func (s *survey) judge(acked position, known bool) error {
 	case s.damage != nil && (len(s.behind) > 1 || s.beyond > s.damage.segment):
 		// A segment is fsynced before the next begins, and a transaction before the next.
 		lost.What = "it cannot be read, and it is not the end of the log"
-	case known && s.last.compare(acked) < 0:
-		lost.What = fmt.Sprintf("nothing whole follows, but the log was acknowledged up to %v", acked)
+	case s.known && s.last.compare(s.acked) < 0:
+		lost.What = fmt.Sprintf("nothing whole follows, but the log was acknowledged up to %v", s.acked)
 	default:
 		return nil
 	}
