@@ -236,3 +236,27 @@ func TestNothingIsTrustedAfterAFailedSync(t *testing.T) {
 	in.Close()
 	wantUsage(t, s, 0, 1)
 }
+
+// A Put that fails leaves no pin, and takes none from another with the same bytes.
+func TestFailedPutLeavesThePins(t *testing.T) {
+	fail := ""
+	s := openStore(t, t.TempDir(), Config{fault: func(op string) error {
+		if op == fail {
+			return syscall.EIO
+		}
+		return nil
+	}})
+	name, err := s.Put([]byte("sealed"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ fail, bytes string }{{"syncdir", "sealed"}, {"syncdir", "other"}, {"sync", "a third"}} {
+		fail = tt.fail
+		if got, err := s.Put([]byte(tt.bytes), false); got != "" || !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s fails: stored as %q: %v", fail, got, err)
+		}
+		if len(s.pins) != 1 || s.pins[name] != 1 {
+			t.Errorf("%s fails: the pins are %v, want one of the first", fail, s.pins)
+		}
+	}
+}

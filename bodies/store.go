@@ -223,7 +223,11 @@ func (s *Store) Put(b []byte, essential bool) (name string, err error) {
 	sum := sha256.Sum256(b)
 	name = smallPrefix + hex.EncodeToString(sum[:])
 	if s.Pin(name) {
-		return name, s.syncDir() // whoever wrote it may not have come that far
+		if err := s.syncDir(); err != nil { // whoever wrote it may not have come that far
+			s.Release(name)
+			return "", err
+		}
+		return name, nil
 	}
 	w, err := s.create(essential)
 	if err != nil {
@@ -232,7 +236,10 @@ func (s *Store) Put(b []byte, essential bool) (name string, err error) {
 	if err := w.writeAt(b, 0); err != nil {
 		return "", errors.Join(err, w.abort())
 	}
-	return name, w.commit(name)
+	if err := w.commit(name); err != nil {
+		return "", err
+	}
+	return name, nil
 }
 
 // Get returns what Put stored, at most limit bytes.

@@ -108,7 +108,6 @@ func (s *Sealing) offload(d *outbox.Draft) (err error) {
 		return nil
 	}
 	if d.Record.BodyBlob, err = s.Bodies.Put(d.Envelope.Body, d.Header.What == proto.WhatResult); err != nil {
-		d.Record.BodyBlob = ""
 		return storeError(err)
 	}
 	d.Envelope.Body = nil
