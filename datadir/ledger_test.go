@@ -225,7 +225,8 @@ func TestRestoreHasTheLedger(t *testing.T) {
 }
 
 // Whatever step of a restore is the last one, the next start finds the old store with the
-// old ledger, or both new ones; and a restore can be made again.
+// old ledger, or both new ones, and so does a salvage before it; a check does not call the
+// old ledger missing; and a restore can be made again.
 func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 	for _, hasLedger := range []bool{true, false} {
 		for steps := range 6 {
@@ -257,11 +258,18 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 				}
 			}
 			what := fmt.Sprintf("%d steps, ledger %v", steps, hasLedger)
-			for range 2 { // starts
+			if r, err := Check(dir); err == nil && r.MailRecords == 0 && steps > 0 && steps < 5 {
+				t.Errorf("%s: a check finds %+v", what, r)
+			}
+			salvaged := filepath.Join(t.TempDir(), "new")
+			if r, err := Salvage(dir, salvaged); err != nil {
+				t.Errorf("%s: a salvage finds %+v, %v", what, r, err)
+			}
+			for _, at := range []string{salvaged, dir, dir} { // starts
 				if steps < 3 {
-					k.want(what, dir, []string{"text 1", "text 2"}, append(slices.Clip(mail), "text 2"))
+					k.want(what, at, []string{"text 1", "text 2"}, append(slices.Clip(mail), "text 2"))
 				} else {
-					k.want(what, dir, []string{"text 1"}, mail)
+					k.want(what, at, []string{"text 1"}, mail)
 				}
 			}
 			k.restore(snap, "")

@@ -161,6 +161,9 @@ func Check(dir string) (Report, error) {
 		return Report{}, err
 	}
 	defer lock.Close()
+	if _, err := os.Lstat(filepath.Join(dir, restoreDone)); err == nil {
+		return Report{}, fmt.Errorf("%w: a restore was interrupted: the next start, salvage or restore completes it", wire.ErrInvalid)
+	}
 	name, err := engineOf(dir)
 	if err != nil {
 		return Report{}, err
@@ -185,13 +188,17 @@ func checkStore(dir, engine string) (Report, error) {
 }
 
 // Salvage copies every committed record of the store and every batch of the ledger that is
-// still readable from the stopped node in dir to a new node folder at dst.
+// still readable from the stopped node in dir to a new node folder at dst. It completes a
+// restore that was interrupted.
 func Salvage(dir, dst string) (Report, error) {
 	lock, err := store.LockDir(dir)
 	if err != nil {
 		return Report{}, err
 	}
 	defer lock.Close()
+	if err := finishRestore(dir); err != nil {
+		return Report{}, err
+	}
 	name, err := engineOf(dir)
 	if err != nil {
 		return Report{}, err
