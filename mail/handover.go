@@ -8,7 +8,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -26,9 +25,6 @@ const (
 	leaseWait    = time.Second     // for readers to settle what they have, before a box is still
 	leaseLook    = 20 * time.Millisecond
 	lookingMails = 128 << 10 // bytes of letters that are read for a piece
-
-	maxCopies = 64               // boxes that come from other homes at once, or wait to be served
-	maxParts  = int64(128) << 20 // bytes of what these have besides their mails
 )
 
 // A Piece is a part of a box on its way to its next home.
@@ -285,64 +281,12 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 		if id, ok := b.state.Find(settings.Name); ok {
 			b.out.Records = append(b.out.Records, box.EncodeLeave(id))
 		}
+		b.chargeServed()
 		b.originOf(h.Peer) // its share of the dedupe keys is charged
 		b.out.Records = append(b.out.Records, box.EncodeBox(b.state.NewBox(), &settings))
 		return nil
 	})
 	return err
-}
-
-// roomForCopy is why there can be no copy of one more box of a home.
-func (b *Broker) roomForCopy(name string, home proto.PeerID) error {
-	all, held := 0, 0
-	for other, k := range *b.boxes.Load() {
-		if k.handover.IsCopy() && other != name {
-			if all++; k.handover.Peer == home {
-				held++
-			}
-		}
-	}
-	if all >= maxCopies || !fair.Within(held, all, maxCopies) {
-		return &RefusedError{proto.CodeBusy, fmt.Sprintf("%d boxes are on their way here, %d of them from that node", all, held)}
-	}
-	return nil
-}
-
-// chargeParts adds a piece to what the copies of this start have besides their mails. The error is
-// that they have too much, or those of one home its share.
-func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
-	var size, all, held int64
-	for _, rec := range p.Records {
-		size += box.PartSize(rec)
-	}
-	for other, n := range b.incoming.parts {
-		switch s, _ := b.state.Settings(other); {
-		case !s.Handover.IsCopy(): // it is gone, or served
-			delete(b.incoming.parts, other)
-			continue
-		case s.Handover.Peer == home:
-			held += n
-		}
-		all += n
-	}
-	if size > 0 && (all+size > maxParts || !fair.Within(held, all, maxParts)) {
-		return &RefusedError{proto.CodeFull, "what boxes that are on their way here have besides their mail is too much"}
-	}
-	b.incoming.parts[id] += size
-	return nil
-}
-
-// copiedOrigin returns the index of the node that a mail of a copy came from, as the old home says.
-// Mail of this node is as if it had been sent here. One that never was a member, as far as is known,
-// is not noted: the mail is that of the old home.
-func (b *Broker) copiedOrigin(p, home proto.PeerID) uint32 {
-	switch {
-	case p == b.cfg.Self:
-		return 0
-	case b.cfg.Known != nil && !b.cfg.Known(p):
-		p = home
-	}
-	return b.originOf(p)
 }
 
 // AddToCopy adds a piece to the copy of a box, whose bodies are here. After an error the copy is of
@@ -361,7 +305,7 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			close(done)
 		}
 	}
-	if e := b.do(func(box.Now) {
+	if e := b.do(func(now box.Now) {
 		at, _ := b.state.Find(box.CopyPrefix + name)
 		s, _ := b.state.Settings(at)
 		if s.Handover.ID != id || s.Handover.Stage != box.Copying {
@@ -373,7 +317,7 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			return
 		}
 		for _, rec := range p.Records {
-			local, e := box.ForCopy(rec, at, func(i uint32) (uint32, error) {
+			local, e := box.ForCopy(credible(now, rec), at, func(i uint32) (uint32, error) {
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
 					return 0, fmt.Errorf("%w: origin %d", box.ErrBadRecord, i)
 				}

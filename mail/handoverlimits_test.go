@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
@@ -149,6 +150,83 @@ func TestPartsOfCopiesAreBounded(t *testing.T) {
 		}
 		if err := add("agent:b"); err != nil {
 			t.Errorf("without the first copy: %v", err)
+		}
+	})
+}
+
+// come hands a mailbox over from a home, with notes.
+func (f *fixture) come(name string, home proto.PeerID, notes *chain.Home) {
+	f.t.Helper()
+	head := box.New(&Chains{})
+	settings := box.BoxSettings{Name: name, Kind: box.Mailbox}
+	p := Piece{}
+	if err := head.Apply(0, box.EncodeBox(1, &settings), new(box.Output)); err != nil {
+		f.t.Fatal(err)
+	}
+	p.Records = append(head.CopyHead(1), head.CopyTail(1)...)
+	for part := range notes.Parts(name) {
+		p.Records = append(p.Records, box.EncodeChains(part.Encode()))
+	}
+	if err := errors.Join(f.beginCopy(name, home), f.AddToCopy(f.t.Context(), name, [16]byte{1}, &p), f.EndCopy(f.t.Context(), name, [16]byte{1}), f.Serve(f.t.Context(), name, 2)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Numbers of chains of boxes that a home has handed over count for it while this node has them.
+func TestNotesOfServedBoxesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: homeID})
+		notes := new(chain.Home)
+		for i := range 3000 {
+			c := chain.Chain{Origin: proto.PeerID{7, byte(i), byte(i >> 8)}, Box: "agent:a", Class: proto.Normal}
+			notes.Take(c, chain.Item{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: 1 << 50})
+		}
+		one := new(chain.Home)
+		one.Take(chain.Chain{Origin: originID, Box: "agent:b", Class: proto.Normal}, chain.Item{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: 1})
+		p := Piece{Records: [][]byte{box.EncodeChains(one.Encode())}}
+		add := func(home proto.PeerID) (err error) {
+			if err := f.beginCopy("agent:b", home); err != nil {
+				t.Fatal(err)
+			}
+			if e := f.call(t.Context(), func(box.Now) {
+				id, _ := f.state.Find(box.CopyPrefix + "agent:b")
+				f.incoming.parts[id] = maxParts*9/10 - 1<<20
+			}); e != nil {
+				t.Fatal(e)
+			}
+			return f.AddToCopy(t.Context(), "agent:b", [16]byte{1}, &p)
+		}
+		if err := add(originID); err != nil {
+			t.Fatal(err)
+		}
+		f.come("agent:a", originID, notes)
+		refusedWith(t, add(originID), proto.CodeFull)
+		f.restart()
+		refusedWith(t, add(originID), proto.CodeFull)
+		time.Sleep(31 * 24 * time.Hour)
+		if n := f.chains.home.Sizes()["agent:a"]; n > 3000*60 {
+			t.Errorf("notes of %d bytes are kept for ever", n)
+		}
+	})
+}
+
+// What an old home says has no times that let this one refuse the mail of a node for good.
+func TestTimesOfACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, f := newFixture(t, Config{Self: originID}), newFixture(t, Config{Self: homeID})
+		c := chain.Chain{Origin: originID, Box: "agent:ceo", Class: proto.High}
+		notes := new(chain.Home)
+		notes.Take(c, chain.Item{N: proto.Seq{Boot: 1 << 40, Counter: 1}, NotAfter: 1<<53 - 1})
+		notes.Forget(1<<53 - 1)
+		notes.Forget(1<<62 - 1)
+		f.come("agent:ceo", proto.PeerID{9}, notes)
+		o.forward("x")
+		if err := o.SetHome(t.Context(), "agent:ceo", homeID, 2); err != nil {
+			t.Fatal(err)
+		}
+		f.arrived(originID, o.bundle(o.lane(homeID)))
+		if n := f.info("agent:ceo").Waiting; n != 1 {
+			t.Errorf("%d mails wait", n)
 		}
 	})
 }

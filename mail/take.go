@@ -20,7 +20,8 @@ type incoming struct {
 	origins  map[proto.PeerID]uint32 // indexes of new origins
 	last     uint32                  // of those indexes
 	arrivals chain.Arrivals
-	parts    map[box.BoxID]int64 // bytes of what copies of this start have besides their mails
+	parts    map[box.BoxID]int64    // bytes of what copies of this start have besides their mails
+	notes    map[proto.PeerID]int64 // bytes of the numbers of chains of boxes that came, by the homes that they came from
 }
 
 // Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that

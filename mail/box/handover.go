@@ -566,9 +566,19 @@ func PartSize(rec []byte) int64 {
 	case err != nil || h.typ != TypePart:
 		return 0
 	case partOp(d.u8()) == partChains:
-		return int64(len(rec)) * 8 // numbers take less in records
+		return int64(len(rec)) * NotesMemory
 	}
 	return int64(len(rec))
+}
+
+// NotesMemory is about how many times the bytes of their encoding numbers of chains take in memory.
+const NotesMemory = 8
+
+// NotesOf returns the numbers of chains that a PART record has; false: it has none.
+func NotesOf(rec []byte) (notes []byte, ok bool) {
+	h, d, err := parseHead(rec)
+	ok = err == nil && h.typ == TypePart && partOp(d.u8()) == partChains
+	return d.b, ok
 }
 
 // EncodeServe returns a PART record: a copy that is whole is served, with settings.

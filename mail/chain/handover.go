@@ -147,6 +147,33 @@ func (h *Home) Parts(box string) iter.Seq[*Home] {
 	}
 }
 
+// Cut lowers the times that are later than a home can have noted: that of the latest mail that was
+// forgotten, and that of the latest one that was not.
+func (h *Home) Cut(floor, notAfter int64) {
+	for _, boxes := range h.origins {
+		for _, notes := range boxes {
+			notes.floor = min(notes.floor, floor)
+			for _, boots := range notes.chains {
+				for i := range boots {
+					boots[i].notAfter = min(boots[i].notAfter, notAfter)
+				}
+			}
+		}
+	}
+}
+
+// Sizes returns how many bytes the notes of each box take, about, in their encoding.
+func (h *Home) Sizes() map[string]int64 {
+	sizes, buf := map[string]int64{}, []byte(nil)
+	for _, boxes := range h.origins {
+		for box, notes := range boxes {
+			buf = notes.append(buf[:0])
+			sizes[box] += int64(len(proto.PeerID{}) + len(box) + len(buf))
+		}
+	}
+	return sizes
+}
+
 // Rename gives the notes of a box to another name, and adds them to those that this has.
 func (h *Home) Rename(from, to string) {
 	part := new(Home)
