@@ -61,9 +61,12 @@ func (s *State) setBox(id BoxID, settings BoxSettings, out *Output) Result {
 		if b.still() && settings.Handover == b.settings.Handover {
 			return refuse(proto.CodeBusy, moving)
 		}
-		was := b.still()
+		was, all := b.still(), !b.settings.Interest
 		b.settings = settings
 		s.trim(b)
+		if all {
+			s.endRead(b, out) // what it kept for its age
+		}
 		if b.still() && !was {
 			b.stand()
 		}

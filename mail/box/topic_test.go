@@ -575,3 +575,19 @@ func TestEndedIsRemembered(t *testing.T) {
 		}
 	}
 }
+
+// A topic that is to keep what nobody has read yet, and nothing else, ends what everybody has read before.
+func TestTopicBecomesOneOfInterest(t *testing.T) {
+	b := newBench(t)
+	b.topic(BoxSettings{Mails: 2}, SubSettings{})
+	b.mustSend(note{box: 2})
+	x := b.attach(2, 1)
+	b.settle(Settlement{Box: 2, Sub: 1, Handle: b.want(x, 1)[0].Handle, Op: Ack})
+	b.mustSend(note{box: 2})
+	b.topic(BoxSettings{Mails: 2, Interest: true})
+	if i, _ := b.s.Info(2); i.Waiting != 1 {
+		t.Errorf("%d mails wait", i.Waiting)
+	}
+	b.mustSend(note{box: 2})
+	b.want(x, 2, 3)
+}
