@@ -118,13 +118,13 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	m := u.box.mails.get(seq)
 	s.given++
 	old := u.deliveries[seq]
-	d := &delivery{n: s.given, session: to, first: now.Mono, until: now.Mono + u.leaseOf(m).Milliseconds()}
+	d := &delivery{boot: s.boot, n: s.given, session: to, first: now.Mono, until: now.Mono + u.leaseOf(m).Milliseconds()}
 	u.deliveries[seq] = d
 	to.last, to.given, to.stalled = d, d.n, 0
 	to.credit--
 	to.held++
 	s.watch(u, seq, d)
-	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.newest().first, Until: d.until}
+	x := Delivery{Handle: d.handle(seq), Place: m.place, Length: m.length(), Attempt: 1, Redelivered: old != nil, Older: seq < u.box.newest().first, Until: d.until}
 	if r := u.retries[seq]; r != nil {
 		x.Attempt, x.Redelivered = r.attempts+1, true
 	}

@@ -17,7 +17,7 @@ func (s *State) Forward(box BoxID, sub SubID, h Handle, out *Output) (code proto
 	}
 	r, counts := u.judge(s, &Settlement{Handle: h, Op: Ack})
 	if counts {
-		u.close(h.Seq, h.N, acked)
+		u.close(h, acked)
 		u.wake(out)
 	}
 	return r.Code, counts

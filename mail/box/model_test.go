@@ -267,7 +267,7 @@ func (m *model) settle(b *modelBox, u *modelSub, x *Settlement, now Now) proto.C
 			}
 		}
 		if l == nil {
-			l = &modelLease{n: h.N, boot: m.boot}
+			l = &modelLease{n: h.N, boot: h.Boot}
 			u.leases[h.Seq] = l
 		}
 		l.state = acked

@@ -59,7 +59,7 @@ func (s *State) Settle(now Now, what []Settlement, out *Output) {
 		case r.Code == proto.CodeStale:
 			out.Events = append(out.Events, Event{Kind: EventStale, Box: x.Box, Sub: x.Sub, Seq: x.Handle.Seq, Text: x.Handle.String()})
 		case counts && x.Op == Ack:
-			u.close(x.Handle.Seq, x.Handle.N, acked)
+			u.close(x.Handle, acked)
 			u.wake(out)
 			acks = append(acks, x.Handle.Seq)
 		case counts:
@@ -101,7 +101,7 @@ func (u *sub) judge(s *State, x *Settlement) (r Settled, counts bool) {
 		return Settled{Code: proto.CodeStale}, false // it is about to end
 	case h.Boot == s.boot && d == nil:
 		return Settled{Code: proto.CodeBadForm}, false // never given here
-	case h.Boot == s.boot && d.n != h.N, h.Boot < s.boot && d != nil:
+	case d != nil && (d.boot != h.Boot || d.n != h.N):
 		return Settled{Code: proto.CodeStale}, false // somebody else was given it since
 	case x.Op == Ack && u.outOfOrder(h.Seq):
 		return Settled{Code: proto.CodeBusy}, false
@@ -132,11 +132,11 @@ func (u *sub) outOfOrder(seq uint64) bool {
 
 // close notes that a record was made which ends the delivery: nobody is given the mail
 // until it is applied.
-func (u *sub) close(seq, n uint64, state deliveryState) {
-	d := u.deliveries[seq]
+func (u *sub) close(h Handle, state deliveryState) {
+	d := u.deliveries[h.Seq]
 	if d == nil {
-		d = &delivery{n: n}
-		u.deliveries[seq] = d
+		d = &delivery{boot: h.Boot, n: h.N}
+		u.deliveries[h.Seq] = d
 	}
 	d.release()
 	d.state = state
@@ -204,7 +204,7 @@ func (u *sub) fail(now Now, seq uint64, cause Cause, delay time.Duration, reason
 	}
 	d := u.deliveries[seq]
 	n.reader, n.due = []byte(d.reader()), n.at+delay.Milliseconds()
-	u.close(seq, d.n, nacked)
+	u.close(d.handle(seq), nacked)
 	out.record(func(dst []byte) []byte { return appendNack(dst, u.box.id, u.id, &n) })
 }
 
@@ -229,7 +229,7 @@ func (u *sub) end(now Now, seq uint64, state MailState, cause Cause, reason stri
 	case CauseAbandoned:
 		e.abandons++
 	}
-	u.close(seq, d.n, ended)
+	u.close(d.handle(seq), ended)
 	out.record(func(dst []byte) []byte { return appendEnd(dst, head{sub: u.id, box: u.box.id}, &e) })
 }
 

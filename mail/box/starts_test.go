@@ -130,3 +130,27 @@ func TestStartsOfAHomeAreBounded(t *testing.T) {
 		t.Errorf("%d mails wait", i.Waiting)
 	}
 }
+
+// An acknowledgment by a handle of an earlier start that is repeated before its record is on disk
+// counts, as one that is repeated later does. By that of another delivery it does not.
+func TestAckOfAnEarlierStartIsRepeated(t *testing.T) {
+	b := newBench(t)
+	b.mustSend(note{})
+	x := b.attach(1, 0)
+	first := b.want(x, 1)[0].Handle
+	b.settle(Settlement{Handle: first, Op: Return})
+	second := b.want(x, 1)[0].Handle
+	b.restart()
+	acks := []Settlement{{Box: 1, Handle: second, Op: Ack}, {Box: 1, Handle: second, Op: Ack}, {Box: 1, Handle: first, Op: Ack}, {Box: 1, Handle: second, Op: Return}}
+	b.out.Reset()
+	b.s.Settle(b.now, acks, &b.out)
+	for i, want := range []proto.Code{proto.CodeOK, proto.CodeOK, proto.CodeStale, proto.CodeStale} {
+		if got := b.out.Settled[i].Code; got != want {
+			t.Errorf("settlement %d: %v, want %v", i, got, want)
+		}
+	}
+	b.commit()
+	if i, _ := b.s.Info(1); i.Waiting != 0 {
+		t.Errorf("%d mails wait", i.Waiting)
+	}
+}

@@ -55,9 +55,10 @@ type Session struct {
 	stalled uint64    // a suspect that waits for the session; since last
 }
 
-// A delivery is a mail that was leased in this start of the home.
+// A delivery is a mail that was leased in this start of the home, or one of an earlier start that is
+// acknowledged.
 type delivery struct {
-	n       uint64
+	boot, n uint64   // of its handle
 	session *Session // while it is live
 	until   int64    // Now.Mono at which the lease runs out
 	first   int64    // Now.Mono of the delivery
@@ -65,6 +66,8 @@ type delivery struct {
 	state   deliveryState
 	suspect bool // the session is given nothing else: see [Session.alone]
 }
+
+func (d *delivery) handle(seq uint64) Handle { return Handle{seq, d.boot, d.n} }
 
 type deliveryState uint8
 
