@@ -63,6 +63,48 @@ func TestStopAfterEachStep(t *testing.T) {
 	}
 }
 
+// TestProbesKeepToTheSlots checks that no more interrupted tasks are probed at once than there
+// are slots, however many were running when the process died.
+func TestProbesKeepToTheSlots(t *testing.T) {
+	s, spec := scripted(blocks)
+	var now, most, asked int
+	s.probe = func(*handler.Run) handler.ProbeResult {
+		withLock(func() { now++; asked++; most = max(most, now) })
+		time.Sleep(time.Second)
+		withLock(func() { now-- })
+		return handler.Done
+	}
+	spec.OnCrash = OnCrashProbe
+	inBubble(t, Config{Slots: 20}, []Spec{spec}, func(f *fixture) {
+		var as []Arrival
+		for range 20 {
+			as = append(as, f.task())
+		}
+		f.accept(0, as...)
+		f.run()
+		wait(time.Second)
+		f.cfg.Slots = 2
+		f.crash()
+		f.run()
+		time.Sleep(3500 * time.Millisecond)
+		if err := f.stop(); err != nil { // those that still wait are asked after the next start
+			t.Fatal(err)
+		}
+		if asked == 20 || asked == 0 {
+			t.Errorf("%d were asked before the stop", asked)
+		}
+		f.restart()
+		f.run()
+		wait(time.Minute)
+		for _, a := range as {
+			f.expect(a, succeeded)
+		}
+		if most != 2 || asked != 20 {
+			t.Errorf("%d probes, %d at once, want 20 and 2", asked, most)
+		}
+	})
+}
+
 // TestCrashPolicies checks I7: a start without an end is handled as the handler declared,
 // with a visible record.
 func TestCrashPolicies(t *testing.T) {

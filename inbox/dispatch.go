@@ -27,7 +27,8 @@ const (
 type runner struct {
 	*Inbox
 	fail      context.CancelCauseFunc
-	leaseTurn bool // the last turn was that of the leases; owned by dispatch
+	leaseTurn bool          // the last turn was that of the leases; owned by dispatch
+	probing   chan struct{} // holds a token for each probe, of as many as there are slots
 }
 
 // Run starts handlers for the tasks in custody, most urgent first, until ctx ends or the
@@ -39,7 +40,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	defer fail(nil)
 	jobCtx, stopJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopJobs()
-	rn := &runner{Inbox: in, fail: fail}
+	rn := &runner{Inbox: in, fail: fail, probing: make(chan struct{}, in.slots.limit)}
 	if err := in.saveBoots(false); err != nil {
 		return fmt.Errorf("inbox: %w", err)
 	}

@@ -28,9 +28,18 @@ func (rn *runner) work(jobCtx context.Context, j *job) error {
 	return rn.conclude(jobCtx, j, l.after(j.rec, res, why, rn.cfg.Rand()), res)
 }
 
-// probe asks the handler of an interrupted task whether it had its effect.
+// probe asks the handler of an interrupted task whether it had its effect, in its turn: at a
+// start more tasks may have a slot than there are.
 func (rn *runner) probe(jobCtx context.Context, j *job) error {
 	defer rn.dropJob(j)
+	select {
+	case rn.probing <- struct{}{}:
+		defer func() { <-rn.probing }()
+	case <-rn.slots.halting:
+	}
+	if rn.slots.halted() {
+		return nil // probed at the next start
+	}
 	found := rn.ask(jobCtx, j)
 	if rn.slots.release(j, 0) == stopNode {
 		return nil // probed again at the next start
