@@ -12,9 +12,10 @@ import (
 
 // Bounds of the starts whose ends are not on disk yet: beyond them nothing is started.
 const (
-	minUnwritten     = 64      // starts
-	unwrittenPerSlot = 4       // starts for each slot, if that is more
-	maxEndBytes      = 8 << 20 // of the outputs of handlers that have returned
+	minUnwritten     = 64       // starts
+	unwrittenPerSlot = 4        // starts for each slot, if that is more
+	maxEndBytes      = 8 << 20  // of the outputs of handlers that have returned
+	maxStalledBytes  = 64 << 20 // of those whose ends are refused for a reason of their own
 )
 
 // A job is the exclusive right to work on one task: only its holder starts, ends or cancels
@@ -65,6 +66,7 @@ type slots struct {
 	origins              map[proto.PeerID]int // slots in use by origin
 	finishing            int                  // jobs without a slot
 	endBytes             int                  // of the outputs of ending jobs
+	stalledBytes         int                  // of the outputs of stalled ones
 	notes                []*job               // whose starts wait to be written
 	keys                 map[string]*job
 	waitingForKey        map[string][]backlog.Key // taken; wait for the job with their key to end
@@ -122,7 +124,7 @@ func (s *slots) available(diskFull bool) bool {
 	if diskFull {
 		limit = s.limit
 	}
-	return !s.stopped && s.used < s.limit && s.used+s.finishing < limit && s.endBytes < maxEndBytes
+	return !s.stopped && s.used < s.limit && s.used+s.finishing < limit && s.endBytes < maxEndBytes && s.stalledBytes < maxStalledBytes
 }
 
 // kindUse returns the counts of a kind.
@@ -317,7 +319,8 @@ func (s *slots) setWriteError(j *job, err error) {
 }
 
 // setStalled marks a job whose end is refused for a reason of its own, so that it does not
-// keep others from running; false unmarks it before a retry.
+// keep others from running while the outputs of such jobs are few; false unmarks it before a
+// retry.
 func (s *slots) setStalled(j *job, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,6 +331,7 @@ func (s *slots) setStalled(j *job, on bool) {
 	}
 	s.finishing += n
 	s.endBytes += n * j.endBytes
+	s.stalledBytes -= n * j.endBytes
 }
 
 // running returns the jobs with a running handler, in the order of their starts.

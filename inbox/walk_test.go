@@ -262,6 +262,35 @@ func TestStuckResultsBlockNoOtherTask(t *testing.T) {
 	})
 }
 
+// TestStuckOutputsAreBounded checks that tasks whose large results cannot be written are not
+// started without end: their outputs are in memory.
+func TestStuckOutputsAreBounded(t *testing.T) {
+	var starts int
+	output := make([]byte, proto.MaxInlineBody)
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		withLock(func() { starts++ })
+		return &handler.Result{Outcome: handler.Success, Output: output}
+	})
+	inBubble(t, Config{Slots: 4}, []Spec{spec}, func(f *fixture) {
+		f.results.fail(errors.New("no inode is left"))
+		var as []Arrival
+		for range 400 {
+			as = append(as, f.task())
+		}
+		f.accept(0, as...)
+		f.run()
+		wait(time.Minute)
+		if least := maxStalledBytes / proto.MaxInlineBody; starts < least || starts > least+minUnwritten {
+			t.Errorf("%d were started, want %d and some", starts, least)
+		}
+		f.results.fail(nil)
+		wait(10 * time.Minute)
+		for _, a := range as {
+			f.expect(a, succeeded)
+		}
+	})
+}
+
 // TestLongOutputIsCut checks that a task ends even if its handler returns more than fits
 // into a frame.
 func TestLongOutputIsCut(t *testing.T) {
