@@ -58,7 +58,12 @@ func (w *app) writeResult(id string, r io.Reader) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	if bytes.IndexByte(head, 0) >= 0 || !utf8.Valid(head[:max(0, len(head)-utf8.UTFMax)]) {
+	if len(head) == sniffSize {
+		for i := 1; i < utf8.UTFMax && !utf8.Valid(head); i++ { // the last character may be cut
+			head = head[:len(head)-1]
+		}
+	}
+	if !isText(head) {
 		return errBinary(id)
 	}
 	last := '\n'

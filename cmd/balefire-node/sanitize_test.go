@@ -33,16 +33,20 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 	if err := w.writeResult("01a1f84f", strings.NewReader("no line end")); err != nil || out.String() != "no line end\n" {
 		t.Errorf("the terminal got %q, %v; want a newline at the end", out, err)
 	}
-	for _, binary := range []string{"ELF\x00\x01", strings.Repeat("\xff\xfe", 100)} {
+	for _, binary := range []string{"ELF\x00\x01", "\xff\xfe", strings.Repeat("\xff\xfe", 100), strings.Repeat("a", sniffSize-4) + "\xff\xff\xff\xff"} {
 		out.Reset()
 		err := w.writeResult("01a1f84f", strings.NewReader(binary))
 		if err == nil || !strings.Contains(err.Error(), "--out FILE") || out.Len() > 0 {
 			t.Errorf("binary: the terminal got %q, %v; want a refusal", out, err)
 		}
 	}
-	for _, cut := range []string{strings.Repeat("é", sniffSize), "a" + strings.Repeat("烽", sniffSize)} { // a character across the end of the inspected part
+	texts := []string{"日本", "naïve\n"}
+	for _, first := range []string{"", "a", "ab", "abc"} { // a character across the end of the inspected part
+		texts = append(texts, first+strings.Repeat("é", sniffSize), first+strings.Repeat("烽", sniffSize), first+strings.Repeat("🔥", sniffSize))
+	}
+	for _, cut := range texts {
 		out.Reset()
-		if err := w.writeResult("01a1f84f", strings.NewReader(cut)); err != nil || strings.TrimSuffix(out.String(), "\n") != cut {
+		if err := w.writeResult("01a1f84f", strings.NewReader(cut)); err != nil || strings.TrimSuffix(out.String(), "\n") != strings.TrimSuffix(cut, "\n") {
 			t.Errorf("text: %d bytes, %v; want all %d", out.Len(), err, len(cut))
 		}
 	}
