@@ -228,7 +228,7 @@ func (m *mailStream) read(ctx context.Context, typ websocket.MessageType) error 
 			buf, err = readMessage(r, buf[:0])
 		}
 		switch c := websocket.CloseStatus(err); {
-		case c == websocket.StatusNormalClosure || c == websocket.StatusGoingAway:
+		case c == websocket.StatusNormalClosure || c == websocket.StatusGoingAway || c == websocket.StatusNoStatusRcvd:
 			return errStreamEnd
 		case err != nil:
 			return err

@@ -461,6 +461,7 @@ func TestABrokenConnectionGivesItsMailBack(t *testing.T) {
 		{"the client is gone", func(_ *testing.T, c *websocket.Conn) { _ = c.CloseNow() }, 1},
 		{"the client did what it may not", func(t *testing.T, c *websocket.Conn) { tell(t, c, "x"); closed(t, c) }, 1},
 		{"the client closed it", func(_ *testing.T, c *websocket.Conn) { _ = c.Close(websocket.StatusNormalClosure, "") }, 0},
+		{"the client closed it without a code", func(_ *testing.T, c *websocket.Conn) { _ = c.Close(websocket.StatusNoStatusRcvd, "") }, 0},
 		{"the client stopped the session", func(t *testing.T, c *websocket.Conn) { tell(t, c, `{"op":"stop","session":1}`); hear(t, c) }, 0},
 	}
 	for _, tt := range tests {
