@@ -120,6 +120,7 @@ func long(name, pkg string, estimate time.Duration, env string, tests ...string)
 
 // fuzz returns the step that searches for inputs that break these targets, one after the other:
 // each of them is written as the time for each target of a package, the package and its targets.
+// By default a minute goes into making one new input smaller, and none would be left for others.
 func fuzz(packages ...string) step {
 	s := step{name: "fuzz"}
 	var lines []string
@@ -130,7 +131,7 @@ func fuzz(packages ...string) step {
 			panic(err)
 		}
 		for _, target := range f[2:] {
-			lines = append(lines, fmt.Sprintf("go test -run '^$' -fuzz '^%s$' -fuzztime %s %s", target, each, f[1]))
+			lines = append(lines, fmt.Sprintf("go test -run '^$' -fuzzminimizetime 10x -fuzz '^%s$' -fuzztime %s %s", target, each, f[1]))
 			s.estimate += each
 		}
 		s.covers = append(s.covers, f[1])
