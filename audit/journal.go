@@ -1,6 +1,7 @@
 // Package audit keeps a tamper-evident, append-only record. After a successful Append
 // the line is on disk, at its position in a chain of hashes; [Verify] detects every edit,
-// deletion, insertion and reordering of lines (I19).
+// insertion and reordering of lines, and every deletion but that of the oldest files, which
+// go by their age (I19).
 //
 //	00000000000000000001.jsonl   {"journal":1,"first":1,"start":h0,…}
 //	                             {"seq":1,…,"hash":h1}    h1 = SHA-256(domain ‖ h0 ‖ line 1)
