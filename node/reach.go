@@ -96,7 +96,8 @@ func (n *Node) relays() []proto.PeerID {
 			continue
 		}
 		g, _ := n.gossip.Member(p.Peer)
-		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen(), n.net.Connected(p.Peer)})
+		gone := g.Status == gossip.Dead || g.Status == gossip.Left
+		all = append(all, relayCandidate{p.Peer, gone, g.Record.GetOpen(), n.net.Connected(p.Peer), n.net.RefusesReservations(p.Peer)})
 	}
 	return eligibleRelays(all)
 }
@@ -107,14 +108,15 @@ type relayCandidate struct {
 	gone      bool // dead or stopped
 	open      bool // publicly reachable, as announced by the member
 	connected bool
+	refuses   bool // reservations of this node
 }
 
 // eligibleRelays leaves out members that are gone and, if this node is connected with some
-// that are publicly reachable, all that are not: a reservation at a relay behind the same
-// NAT would be useless. What a member announces of itself may be wrong, or be true
-// elsewhere only.
+// that are publicly reachable and do not refuse it, all that are not: a reservation at a
+// relay behind the same NAT would be useless. What a member announces of itself may be
+// wrong, or be true elsewhere only.
 func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
-	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && r.connected && !r.gone })
+	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && r.connected && !r.gone && !r.refuses })
 	for _, r := range all {
 		if !r.gone && (r.open || !open) {
 			peers = append(peers, r.peer)

@@ -23,6 +23,8 @@ func TestPublicRelaysComeFirst(t *testing.T) {
 		{"one member is public", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true}, {peer: c}}, []proto.PeerID{b}},
 		{"the public one is not connected", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{a, b, c}},
 		{"the public one is gone", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, gone: true}}, []proto.PeerID{a}},
+		{"the public one refuses", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, refuses: true}}, []proto.PeerID{a, b}},
+		{"one of two public ones refuses", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, refuses: true}, {peer: c, open: true, connected: true}}, []proto.PeerID{b, c}},
 		{"nobody", nil, nil},
 	} {
 		if got := eligibleRelays(tt.all); !slices.Equal(got, tt.want) {

@@ -20,7 +20,8 @@ type Lie struct {
 	Rate    int           // bytes per second of each direction; 0: no limit
 	Swallow bool          // what comes from From is read and dropped
 	From    proto.PeerID
-	Drop    int // one of so many buffers is read and dropped; 1: all; 0: none
+	Refuse  bool // all reservations and circuits
+	Drop    int  // one of so many buffers is read and dropped; 1: all; 0: none
 }
 
 // A Liar is a relay service whose operator can change what it does to its circuits.
@@ -62,7 +63,13 @@ type lyingHost struct {
 
 // SetStreamHandler serves pid on streams that may lie.
 func (h *lyingHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
-	h.guardedHost.SetStreamHandler(pid, func(s network.Stream) { serve(&lyingStream{Stream: s, liar: h.liar}) })
+	h.guardedHost.SetStreamHandler(pid, func(s network.Stream) {
+		if h.liar.now().Refuse {
+			s.Reset()
+			return
+		}
+		serve(&lyingStream{Stream: s, liar: h.liar})
+	})
 }
 
 // NewStream opens a stream that may lie.

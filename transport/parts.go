@@ -36,7 +36,7 @@ func (t *Transport) build(gate Gate) {
 	}
 	reserver := &reserver{
 		self: t.self, gate: gate, cfg: t.cfg, log: t.log, met: t.met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
-		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation),
+		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation), refusing: make(map[proto.PeerID]bool),
 	}
 	t.reach = &reach{reserver: reserver, served: &relayCounters{total: t.met.relayed}}
 	t.bodies = &bodyTransfers{cfg: t.cfg, group: t.group, peers: t.peers, flows: flows{mono: t.cfg.Clock.Mono, met: t.met, emit: t.events.emit}}

@@ -62,6 +62,38 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 	})
 }
 
+// Relays that refuse, however near they are, keep no place from one that does not, also where that one
+// is left out for a better one until this has refused. They are asked from time to time, and take a
+// place when they grant one.
+func TestRefusingRelaysTakeNoPlace(t *testing.T) {
+	for _, leftOut := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			liars := map[int]*transport.Liar{1: new(transport.Liar), 2: new(transport.Liar)}
+			m := newSimWith(t, 4, wan, func(n *simNode, cfg *transport.Config) {
+				n.liar = liars[n.id]
+				cfg.Relay = n.id > 0 && n.liar == nil
+				cfg.Relays = func() []proto.PeerID {
+					all := []proto.PeerID{simKeys(1).Peer(), simKeys(2).Peer(), simKeys(3).Peer()}
+					if leftOut && !n.RefusesReservations(all[0]) {
+						return all[:1]
+					}
+					return all
+				}
+			})
+			defer m.close()
+			for _, l := range liars {
+				l.Tell(transport.Lie{Refuse: true})
+			}
+			m.SetDistance(0, 3, 300*time.Millisecond)
+			held := func() []proto.PeerID { return m.nodes[0].Reservations() }
+			m.await(20*time.Second, "all to be connected", m.connected)
+			m.await(time.Minute, "a reservation at the honest relay", func() bool { return slices.Contains(held(), simKeys(3).Peer()) })
+			liars[1].Tell(transport.Lie{})
+			m.await(3*time.Minute, "a reservation at one that refuses no more", func() bool { return slices.Contains(held(), simKeys(1).Peer()) })
+		})
+	}
+}
+
 // TestRelayChangeCostsLittle checks that a node that takes another relay tells hardly
 // anything to peers with direct connections, who learn of it by gossip: it must not fill a
 // narrow link.

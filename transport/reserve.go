@@ -46,6 +46,7 @@ const (
 	reserveScan      = time.Second
 	reserveFirst     = 100 * time.Millisecond // delay after the first refusal: the relay may not have read this node's hello
 	reserveLongest   = time.Minute
+	reserveTries     = 3 // failures in a row after which a relay takes the place of no other one
 )
 
 // errRefused is returned if a relay refuses a reservation.
@@ -68,8 +69,9 @@ type reserver struct {
 	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
 	wake          chan struct{}                  // relays have changed, or must be checked again
 
-	mu   sync.Mutex
-	held map[proto.PeerID]*reservation
+	mu       sync.Mutex
+	held     map[proto.PeerID]*reservation
+	refusing map[proto.PeerID]bool // relays that failed reserveTries times or more
 
 	pick   route.Picker // used by run alone, as all that follows
 	demand relayDemand
@@ -132,15 +134,21 @@ func (r *reserver) due() []*conn {
 	if r.demand.made == 0 || now-r.demand.made >= measureEvery {
 		r.demand = r.relays.demand()
 	}
+	held := r.reservations()
 	live := make(map[proto.PeerID]*conn)
 	var candidates []route.Candidate
+	var refusing []proto.PeerID
 	for _, p := range r.relays.list() {
-		if c := r.peers.best(p); c != nil && c.direct() && p != r.self && !r.gate.Blocked(p) {
-			live[p] = c
-			candidates = append(candidates, route.Candidate{Peer: p, Score: r.relays.scoreFor(p, r.demand).Total})
+		c := r.peers.best(p)
+		if c == nil || !c.direct() || p == r.self || r.gate.Blocked(p) {
+			continue
 		}
+		if live[p] = c; held[p] == nil && r.refuses(p) {
+			refusing = append(refusing, p)
+			continue
+		}
+		candidates = append(candidates, route.Candidate{Peer: p, Score: r.relays.scoreFor(p, r.demand).Total})
 	}
-	held := r.reservations()
 	for p := range held {
 		if live[p] == nil {
 			r.drop(p, "the relay is disconnected")
@@ -154,7 +162,7 @@ func (r *reserver) due() []*conn {
 		}
 	}
 	var ask []*conn
-	for _, p := range wanted {
+	for _, p := range append(wanted, refusing...) {
 		a := r.tries[p]
 		if a == nil {
 			a = &attempt{}
@@ -168,8 +176,30 @@ func (r *reserver) due() []*conn {
 			ask = append(ask, live[p])
 		}
 	}
-	maps.DeleteFunc(r.tries, func(p proto.PeerID, a *attempt) bool { return live[p] == nil && !a.busy })
+	maps.DeleteFunc(r.tries, func(p proto.PeerID, a *attempt) bool {
+		gone := live[p] == nil && !a.busy
+		if gone {
+			r.setRefuses(p, false)
+		}
+		return gone
+	})
 	return ask
+}
+
+// refuses reports whether relay p has refused reservations, or not answered, several times in a row.
+// It is still asked from time to time.
+func (r *reserver) refuses(p proto.PeerID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refusing[p]
+}
+
+func (r *reserver) setRefuses(p proto.PeerID, refuses bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delete(r.refusing, p); refuses {
+		r.refusing[p] = true
+	}
 }
 
 // replaced reports whether reservations at all wanted relays are held, so that others can
@@ -188,6 +218,7 @@ func (r *reserver) finished(got reserved) {
 	a.busy = false
 	if got.err != nil {
 		a.failures++
+		r.setRefuses(got.relay, a.failures >= reserveTries)
 		a.due = now + time.Duration((0.5+rand.Float64()/2)*float64(min(reserveLongest, reserveFirst<<min(a.failures-1, 12))))
 		r.log.Debug("no reservation", "relay", got.relay, "tries", a.failures, "why", got.err)
 		if h := r.reservations()[got.relay]; h != nil && h.on != got.on {
@@ -196,6 +227,7 @@ func (r *reserver) finished(got reserved) {
 		return
 	}
 	a.failures, a.due = 0, now
+	r.setRefuses(got.relay, false)
 	r.add(got, now)
 }
 
@@ -265,6 +297,12 @@ func (r *reserver) reservations() map[proto.PeerID]*reservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.held)
+}
+
+// RefusesReservations reports whether a connected relay has refused reservations of this node, or not
+// answered, several times in a row.
+func (t *Transport) RefusesReservations(relay proto.PeerID) bool {
+	return t.reach.reserver.refuses(relay)
 }
 
 // Reservations returns the relays that accept connections for this node now.
