@@ -192,6 +192,26 @@ func TestBodyCrosses(t *testing.T) {
 	}
 }
 
+// Bodies that take little time each are not refused because there are many.
+func TestManyBodiesInARow(t *testing.T) {
+	s := newBodyStore(t)
+	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
+	link(t, a, b)
+	body := newBody(t, 1, 1000)
+	for i := range 150 { // more streams than members may otherwise open at once
+		eventually(t, "the body before has ended", func() bool {
+			err := a.SendBody(t.Context(), b.Peer(), body.offer, body)
+			if refused, ok := errors.AsType[*CodeError](err); ok && refused.Code == proto.CodeBusy {
+				return false
+			}
+			if err != nil {
+				t.Fatalf("body %d: %v", i, err)
+			}
+			return true
+		})
+	}
+}
+
 // TestBodyResumesAtEveryChunk interrupts a transfer after each chunk and resumes it on
 // the same connection (S12).
 func TestBodyResumesAtEveryChunk(t *testing.T) {

@@ -67,11 +67,11 @@ func (sg *streamGuard) filterBeforeHello(c *conn, raw network.Stream) (network.S
 }
 
 // afterHello returns a handler that calls serve for each stream whose connection is verified,
-// or becomes verified in time. Other streams are reset.
-func (sg *streamGuard) afterHello(serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
+// or becomes verified in time. Other streams are reset, and those beyond the rate of their kind.
+func (sg *streamGuard) afterHello(kind admit.Kind, serve func(context.Context, *conn, network.Stream)) network.StreamHandler {
 	return func(raw network.Stream) {
 		c := sg.peers.connOf(raw)
-		if c == nil || !sg.rates.allow(c.peer, admit.Stream) || c.greeting.waiting.Load() >= maxWaiting {
+		if c == nil || !sg.rates.allow(c.peer, kind) || c.greeting.waiting.Load() >= maxWaiting {
 			sg.met.refused.Inc()
 			raw.Reset()
 			return
@@ -95,7 +95,7 @@ func (sg *streamGuard) afterHello(serve func(context.Context, *conn, network.Str
 // onlyMembers is afterHello for protocols that are served only to members, and not to a node
 // that was admitted with a recently expired certificate to have it renewed.
 func (sg *streamGuard) onlyMembers(serve network.StreamHandler) network.StreamHandler {
-	return sg.afterHello(func(_ context.Context, c *conn, raw network.Stream) {
+	return sg.afterHello(admit.Stream, func(_ context.Context, c *conn, raw network.Stream) {
 		if !sg.members.activeMember(c.peer) {
 			sg.met.refused.Inc()
 			raw.Reset()
@@ -107,7 +107,11 @@ func (sg *streamGuard) onlyMembers(serve network.StreamHandler) network.StreamHa
 
 // handler returns the handler of a protocol that is served only after the hello.
 func (sg *streamGuard) handler(name string, max int, serve func(context.Context, *stream) error) network.StreamHandler {
-	return sg.afterHello(func(ctx context.Context, c *conn, raw network.Stream) {
+	kind := admit.Stream
+	if name == "chunk" { // a body takes as little as a round trip, and the other streams must not suffer from many
+		kind = admit.Body
+	}
+	return sg.afterHello(kind, func(ctx context.Context, c *conn, raw network.Stream) {
 		defer raw.Reset()
 		s := newStream(raw, raw, c, max, sg.timing)
 		s.work = max == proto.MaxFrame

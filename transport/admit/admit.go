@@ -22,6 +22,7 @@ const (
 	Conn    Kind = iota // connections opened
 	Stream              // streams opened
 	Control             // frames on a ctl stream
+	Body                // streams opened that carry one body each
 	Join                // join requests
 	Author              // rumors authored: one each, plus one per KiB
 	Forward             // rumors forwarded: the same
@@ -41,6 +42,7 @@ var rates = [numKinds]Rate{
 	Conn:    {2, 32},
 	Stream:  {10, 64},
 	Control: {20, 200},
+	Body:    {200, 400},
 	Join:    {1, 5},
 	Author:  {1024, 16384},
 	Forward: {4096, 16384},
