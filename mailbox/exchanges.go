@@ -32,7 +32,7 @@ type exchange struct {
 	bytes   int // of their letters
 
 	offers  chan bodyOffer
-	parts   chan *proto.BoxPart  // of boxes that are handed over to the peer
+	parts   chan *sentPart       // of boxes that are handed over to the peer
 	whole   chan *proto.BoxTaken // questions about copies of boxes of the peer
 	taking  sync.Mutex           // held while a part of the peer is taken
 	readers remoteReaders        // at the boxes of this node
@@ -77,7 +77,7 @@ func (e *exchanges) with(p proto.PeerID) *exchange {
 	x := e.byPeer[p]
 	if x == nil {
 		x = &exchange{
-			arrived: make(chan struct{}, 1), offers: make(chan bodyOffer, maxOffers), parts: make(chan *proto.BoxPart), whole: make(chan *proto.BoxTaken), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
+			arrived: make(chan struct{}, 1), offers: make(chan bodyOffer, maxOffers), parts: make(chan *sentPart), whole: make(chan *proto.BoxTaken), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
 			home: remoteHome{peer: p, name: func() string { return e.book.NameOf(p) }, number: func() uint64 { return e.numbers.Add(1) }, now: e.clock.Boot, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{}},
 		}
 		e.byPeer[p] = x

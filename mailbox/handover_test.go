@@ -24,11 +24,18 @@ import (
 type pair struct {
 	t           *testing.T
 	alpha, beta *fixture
-	mu          sync.Mutex // held while a node is started, and guards spoil and swallow
+	mu          sync.Mutex // held while a node is started, and guards spoil, swallow and slow
 	cut         atomic.Bool
 	spoil       func(m *proto.BoxPart) // changes those that come to beta
 	swallow     func(a *proto.BoxTaken) bool
+	slow        time.Duration // how long a part is on its way
 }
+
+// A fakeStream is a stream that does not close.
+type fakeStream struct{ received atomic.Uint64 }
+
+func (s *fakeStream) Progress() (sent, received uint64) { return 1, s.received.Load() }
+func (s *fakeStream) Done() <-chan struct{}             { return nil }
 
 // paired calls f with a pair, in a bubble of synctest.
 func paired(t *testing.T, f func(*testing.T, *pair)) {
@@ -94,16 +101,26 @@ func (p *pair) carry(ctx context.Context, from *fixture) {
 			}
 		case m := <-boxes.exchanges.with(to.self).parts:
 			if p.cut.Load() {
+				m.at.Store(new(onStream))
 				continue
 			}
 			p.mu.Lock()
-			spoil, swallow := p.spoil, p.swallow
+			spoil, swallow, slow := p.spoil, p.swallow, p.slow
 			p.mu.Unlock()
-			if spoil != nil {
-				m = proto.Clone(m)
-				spoil(m)
+			way := new(fakeStream)
+			m.at.Store(&onStream{way, 1})
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(slow):
 			}
-			a := p.deliver(ctx, from, to, m)
+			way.received.Store(1)
+			part := m.BoxPart
+			if spoil != nil {
+				part = proto.Clone(part)
+				spoil(part)
+			}
+			a := p.deliver(ctx, from, to, part)
 			if a == nil || swallow != nil && swallow(a) {
 				continue
 			}

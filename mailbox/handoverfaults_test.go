@@ -106,6 +106,39 @@ func TestHandoffOfASlowBody(t *testing.T) {
 	})
 }
 
+// A part may be on its way for long, and is not sent again meanwhile. One that has arrived and is not
+// answered ends the command.
+func TestHandoffOverASlowPath(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", nil)
+		p.alpha.mail("agent:desk", "x", nil)
+		p.mu.Lock()
+		p.slow = 3 * partAnswer
+		p.mu.Unlock()
+		p.onWay(nil, func(*proto.BoxTaken) bool { return true })
+		began := time.Now()
+		_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+		p.alpha.refused(err, wire.ErrRefused, "does not answer")
+		if d := time.Since(began); d > 5*partAnswer {
+			t.Errorf("it ended after %v", d)
+		}
+		time.Sleep(10 * time.Minute)
+		newest, again := uint64(0), false
+		p.onWay(func(m *proto.BoxPart) {
+			again = again || m.GetNumber() > 0 && m.GetNumber() <= newest
+			newest = max(newest, m.GetNumber())
+		}, nil)
+		if _, err := p.alpha.Handoff(t.Context(), "desk", "beta"); err != nil {
+			t.Fatal(err)
+		}
+		p.onWay(nil, nil)
+		time.Sleep(5 * time.Minute)
+		if p.want(p.beta, "agent:desk", "x"); again {
+			t.Error("a part was sent twice")
+		}
+	})
+}
+
 // A node that is busy with other boxes takes one later.
 func TestNextHomeThatIsBusy(t *testing.T) {
 	paired(t, func(t *testing.T, p *pair) {

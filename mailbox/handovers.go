@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
@@ -42,8 +43,9 @@ import (
 // into a box is paused.
 
 const (
-	partAnswer = 15 * time.Second       // wait for any answer to a part, however often it is sent
-	partRepeat = 5 * time.Second        // a part without an answer is sent again
+	partAnswer = 15 * time.Second       // wait for any answer to a part that is not on its way, however often it is sent
+	partRepeat = 5 * time.Second        // such a part without an answer is sent again
+	partLook   = time.Second            // how often it is looked whether a part is on its way
 	partBusy   = 200 * time.Millisecond // one that the next home cannot take now is, too
 	bodyTries  = 60                     // of sending a body
 	bodyRepeat = time.Second            // wait before the next one
@@ -141,6 +143,24 @@ func (t *handovers) nextHome(ctx context.Context, k *mail.Broker, p place, to st
 	return m.Peer, t.names.MayTake(ctx, p.name, m.Peer)
 }
 
+// A sentPart is a part that is sent once.
+type sentPart struct {
+	*proto.BoxPart
+	at atomic.Pointer[onStream] // nil: it is not on a stream yet; without a stream: it never will be
+}
+
+// isOnWay reports whether the next home may receive the part, and has not.
+func (s *sentPart) isOnWay() bool {
+	at := s.at.Load()
+	return at == nil || at.stream != nil && !at.taken() && !at.lost()
+}
+
+// isThere reports whether the next home has received the part.
+func (s *sentPart) isThere() bool {
+	at := s.at.Load()
+	return at != nil && at.stream != nil && at.taken()
+}
+
 func (t *handovers) begin(name string, id [16]byte) (*handing, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,7 +244,7 @@ func (t *handovers) sendBodies(ctx context.Context, name string, h box.Handover,
 	asking.Go(func() {
 		for clock.Pause(ctx, partRepeat); ctx.Err() == nil; clock.Pause(ctx, partRepeat) {
 			select {
-			case t.exchanges.with(h.Peer).parts <- t.part(name, h): // nobody waits for the answer
+			case t.exchanges.with(h.Peer).parts <- &sentPart{BoxPart: t.part(name, h)}: // nobody waits for the answer
 			case <-ctx.Done():
 			}
 		}
@@ -272,34 +292,38 @@ func (t *handovers) ask(ctx context.Context, to proto.PeerID, m *proto.BoxPart, 
 	}
 }
 
-// askOnce sends the next home a part until there is an answer.
+// askOnce sends the next home a part until there is an answer. However long the way takes, it has the
+// time for that only when it has the part, which is not sent again before.
 func (t *handovers) askOnce(ctx context.Context, to proto.PeerID, m *proto.BoxPart, x *handing) (*proto.BoxTaken, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, partAnswer, fmt.Errorf("%w: %s does not answer: it may not be connected, or of an older version", wire.ErrRefused, t.book.NameOf(to)))
-	defer stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case t.exchanges.with(to).parts <- m:
-		}
-		if a, err := x.answer(ctx, m.GetNumber()); a != nil || err != nil {
-			return a, err
-		}
-	}
-}
-
-// answer waits for the answer to a part; nil: it is to be sent again.
-func (x *handing) answer(ctx context.Context, number uint64) (*proto.BoxTaken, error) {
-	repeat := time.NewTimer(partRepeat)
+	silent, repeat, look := time.NewTimer(partAnswer), time.NewTimer(partRepeat), time.NewTicker(partLook)
+	defer silent.Stop()
 	defer repeat.Stop()
+	defer look.Stop()
+	parts, s := t.exchanges.with(to).parts, &sentPart{BoxPart: m}
+	free, came := parts, false // where it is sent, nil if it was; whether the next home has it
 	for {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		case <-silent.C:
+			return nil, fmt.Errorf("%w: %s does not answer: it may not be connected, or of an older version", wire.ErrRefused, t.book.NameOf(to))
+		case free <- s:
+			free = nil
+			repeat.Reset(partRepeat)
+			look.Reset(partLook)
 		case <-repeat.C:
-			return nil, nil
+			free, s = parts, &sentPart{BoxPart: m}
+		case <-look.C:
+			switch {
+			case free != nil || came:
+			case s.isOnWay():
+				silent.Reset(partAnswer)
+				repeat.Reset(partRepeat)
+			default:
+				came = s.isThere()
+			}
 		case a := <-x.answers:
-			if a.GetNumber() == number {
+			if a.GetNumber() == m.GetNumber() {
 				return a, nil
 			}
 		}
@@ -330,7 +354,7 @@ func (t *handovers) tellDropped(name string, h box.Handover) {
 	m := t.part(name, h)
 	m.Dropped = true
 	select {
-	case t.exchanges.with(h.Peer).parts <- m:
+	case t.exchanges.with(h.Peer).parts <- &sentPart{BoxPart: m}:
 	default: // it is not connected
 	}
 }
@@ -427,18 +451,24 @@ func (t *handovers) sendParts(ctx context.Context, l *transport.Link, x *exchang
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-x.parts:
-			t.post(ctx, l, proto.TypeBoxPart, m)
+			m.at.Store(t.post(ctx, l, proto.TypeBoxPart, m.BoxPart))
 		case m := <-x.whole:
 			t.post(ctx, l, proto.TypeBoxTaken, m)
 		}
 	}
 }
 
-// post sends what is sent again if it has no answer.
-func (t *handovers) post(ctx context.Context, l *transport.Link, typ proto.MessageType, m proto.Body) {
-	if _, err := t.messages.send(ctx, l, typ, m); err != nil && ctx.Err() == nil {
-		t.log.Debug("a message about a box that is handed over could not be sent", "to", l.Peer(), "why", err)
+// post sends what is sent again if it has no answer, and returns where it is.
+func (t *handovers) post(ctx context.Context, l *transport.Link, typ proto.MessageType, m proto.Body) *onStream {
+	stream, err := t.messages.send(ctx, l, typ, m)
+	if err != nil {
+		if ctx.Err() == nil {
+			t.log.Debug("a message about a box that is handed over could not be sent", "to", l.Peer(), "why", err)
+		}
+		return new(onStream)
 	}
+	frame, _ := stream.Progress()
+	return &onStream{stream, frame}
 }
 
 // receiveTaken takes the answer to a part, or the question of a node about its copy.

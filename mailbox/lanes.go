@@ -76,7 +76,7 @@ func (s *lanes) send(ctx context.Context, l *transport.Link) error {
 			continue
 		}
 		frames, _ := stream.Progress()
-		newest.Store(&sentBundle{bundle.GetNumber(), stream, frames})
+		newest.Store(&sentBundle{bundle.GetNumber(), onStream{stream, frames}})
 		if stream != last {
 			last = stream
 			streams.Go(func() { resetAfter(ctx, stream, lane) })
@@ -105,14 +105,7 @@ func ignoreStop(ctx context.Context, err error) error {
 // A sentBundle is a bundle on its way to a peer.
 type sentBundle struct {
 	number uint64
-	stream *transport.MailStream
-	frame  uint64 // the stream's number of it, or of a later message
-}
-
-// taken reports whether the peer has received the bundle.
-func (s *sentBundle) taken() bool {
-	_, taken := s.stream.Progress()
-	return taken >= s.frame
+	onStream
 }
 
 // watchAnswers sends bundles again that have no answer long after the peer has taken them:
@@ -142,10 +135,8 @@ func (s *lanes) watchAnswers(ctx context.Context, lane *mail.Lane, newest *atomi
 			mark = nil
 		}
 		if mark != nil {
-			select {
-			case <-mark.stream.Done():
+			if mark.lost() {
 				mark = nil // all of the stream is sent again
-			default:
 			}
 		}
 	}

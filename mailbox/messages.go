@@ -17,6 +17,31 @@ type messages struct {
 	log   *slog.Logger
 }
 
+// onStream is where a message is that was queued on a stream.
+type onStream struct {
+	stream interface { // a [transport.MailStream]
+		Progress() (sent, received uint64)
+		Done() <-chan struct{}
+	}
+	frame uint64 // the stream's number of it, or of a later message
+}
+
+// taken reports whether the peer has received the message.
+func (s *onStream) taken() bool {
+	_, taken := s.stream.Progress()
+	return taken >= s.frame
+}
+
+// lost reports whether the stream has closed: if the peer did not receive the message, it never will.
+func (s *onStream) lost() bool {
+	select {
+	case <-s.stream.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // send sends a message about mail.
 func (m *messages) send(ctx context.Context, l *transport.Link, t proto.MessageType, body proto.Body) (*transport.MailStream, error) {
 	payload, err := proto.Encode(nil, body)
