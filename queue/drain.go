@@ -14,12 +14,13 @@ import (
 // tasks continue. Called again while the node drains, it reports the progress. A queue
 // without a possible new home stays, and is handed over as soon as there is one.
 func (qs *Queues) Drain(ctx context.Context, on bool) (wire.Drained, error) {
-	if qs.drained.Swap(on) != on {
-		qs.gossip.Describe()
-		qs.wake()
+	if qs.drained.Load() != on {
 		if err := qs.cfg.Audit(ctx, "node.drain", fmt.Sprint(on)); err != nil {
 			return wire.Drained{}, err
 		}
+		qs.drained.Store(on)
+		qs.gossip.Describe()
+		qs.wake()
 	}
 	d := wire.Drained{On: on}
 	var err error
