@@ -205,7 +205,7 @@ func TestNotesOfServedBoxesAreBounded(t *testing.T) {
 		refusedWith(t, add(originID), proto.CodeFull)
 		time.Sleep(31 * 24 * time.Hour)
 		if n := f.chains.home.Sizes()["agent:a"]; n > 3000*60 {
-			t.Errorf("notes of %d bytes are kept for ever", n)
+			t.Errorf("notes of %d bytes are kept for good", n)
 		}
 	})
 }
