@@ -113,6 +113,8 @@ A service manager with a restart policy may start it again.`,
 
 // waitStopped waits until the node with that boot is gone.
 func (w *app) waitStopped(ctx context.Context, c *client.Client, started time.Time) error {
+	ctx, cancel := w.withTimeout(ctx)
+	defer cancel()
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {

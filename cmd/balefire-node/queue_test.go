@@ -394,3 +394,12 @@ func TestQueueSetWaitsForAnAdmin(t *testing.T) {
 		t.Errorf("without --wait: %d, asked %q, %q", code, n.Requests(), errs)
 	}
 }
+
+// A node that does not stop within --timeout is no longer waited for.
+func TestStopGivesUp(t *testing.T) {
+	n := newCannedNode()
+	n.Answer("POST /v1/stop", nil)
+	if code, _, errs := command(t, n, "stop", "--timeout", "300ms"); code != exitTimeout || !strings.Contains(errs, "wait until the node has stopped") {
+		t.Errorf("%d, %q", code, errs)
+	}
+}
