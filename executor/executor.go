@@ -74,13 +74,14 @@ type Executor struct {
 	mu          sync.Mutex
 	added       []wire.HandlerSpec // by Add, stored in a file
 	specs       map[string]wire.HandlerSpec
-	interrupted map[cutRun]int // how many runs the death of the process cut off
+	refused     map[string]string // of added handlers that the configuration does not allow any more: why
+	interrupted map[cutRun]int    // how many runs the death of the process cut off
 }
 
 // Open removes what a killed process left behind, closes its runs in the audit and
 // registers the handlers at the inbox. It starts nothing: see [Executor.Run].
 func Open(parts Parts, cfg Config) (*Executor, error) {
-	x := &Executor{parts: parts, cfg: cfg, runs: newRunLog(parts.Audit, cfg.Dir), specs: map[string]wire.HandlerSpec{}, interrupted: map[cutRun]int{}}
+	x := &Executor{parts: parts, cfg: cfg, runs: newRunLog(parts.Audit, cfg.Dir), specs: map[string]wire.HandlerSpec{}, refused: map[string]string{}, interrupted: map[cutRun]int{}}
 	x.quotas = newQuotas(x.diskSpace())
 	var err error
 	if x.added, err = loadAdded(cfg.Dir); err != nil {
@@ -92,9 +93,15 @@ func Open(parts Parts, cfg Config) (*Executor, error) {
 	if err := x.closeRuns(context.Background()); err != nil {
 		return nil, err
 	}
-	for _, s := range all {
+	for _, s := range cfg.Handlers {
 		if err := x.register(s); err != nil {
 			return nil, err
+		}
+	}
+	for _, s := range x.added {
+		if err := x.register(s); err != nil { // it is kept, and can be removed
+			x.refused[s.Kind] = err.Error()
+			cfg.Logger.Error("a handler that was added is not offered: the configuration does not allow it any more", "kind", s.Kind, "err", err)
 		}
 	}
 	return x, nil
@@ -134,6 +141,7 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 		return errors.Join(fmt.Errorf("%w: %s", wire.ErrInvalid, strings.TrimPrefix(err.Error(), inbox.ErrSpec.Error()+": ")), saveAdded(x.cfg.Dir, x.added))
 	}
 	x.added = added
+	delete(x.refused, s.Kind)
 	x.specs[s.Kind] = s
 	x.parts.Inbox.Suspend(s.Kind, x.problem(s))
 	x.parts.Changed(true)
@@ -146,17 +154,20 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 func (x *Executor) Remove(ctx context.Context, kind string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if _, ok := x.specs[kind]; !ok {
-		return fmt.Errorf("%w: this node has no handler %.40q", wire.ErrNotFound, kind)
-	}
 	left := without(x.added, kind)
-	if len(left) == len(x.added) {
+	_, offered := x.specs[kind]
+	switch {
+	case len(left) < len(x.added):
+	case !offered:
+		return fmt.Errorf("%w: this node has no handler %.40q", wire.ErrNotFound, kind)
+	default:
 		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", wire.ErrInvalid, kind)
 	}
 	if err := saveAdded(x.cfg.Dir, left); err != nil {
 		return err
 	}
 	x.added = left
+	delete(x.refused, kind)
 	covered := false
 	for _, s := range x.cfg.Handlers { // the last one of a kind counts, as in Open
 		if s.Kind != kind {
@@ -194,6 +205,14 @@ func (x *Executor) List() []wire.Handler {
 		}
 		out = append(out, h)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.added {
+		if why := x.refused[s.Kind]; why != "" {
+			out = append(out, wire.Handler{Kind: s.Kind, Type: typeName(s), Exec: s.Exec, Allow: s.Allow, Profile: s.Profile, Problem: why})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b wire.Handler) int { return strings.Compare(a.Kind, b.Kind) })
 	return out
 }
 

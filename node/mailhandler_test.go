@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -138,6 +139,31 @@ func TestDangerousProgramsOfMailboxes(t *testing.T) {
 	h.RunAs, h.Dir = "", "/nowhere"
 	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}}); wire.CodeOf(err) != wire.CodeInvalid || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A handler that was added, and that the configuration does not allow any more, is not offered and
+// not forgotten: the node opens, says why, and can remove it.
+func TestAddedHandlerThatIsNotAllowedAnyMore(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Dangerous = []string{"wipe"}
+	a := start(t, cfg)
+	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "wipe", Exec: []string{"true"}, Profile: "dangerous", Allow: []string{"peer:a"}}); err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	cfg.Dangerous = nil
+	a = start(t, cfg)
+	all := a.Handlers.List()
+	if len(all) != 1 || all[0].Kind != "wipe" || !strings.Contains(all[0].Problem, "under dangerous") || len(a.inbox.Specs()) != 0 {
+		t.Errorf("%+v, offered %v", all, a.inbox.Specs())
+	}
+	if err := a.Handlers.Remove(t.Context(), "wipe"); err != nil || len(a.Handlers.List()) != 0 {
+		t.Errorf("removed: %v, %+v", err, a.Handlers.List())
 	}
 }
 
