@@ -185,13 +185,18 @@ const (
 )
 
 // superseded returns when the successor of key was created; ok is false for the newest.
-// The caller holds mu.
+// A successor of a clock that was behind counts from the time of the key itself. The caller
+// holds mu.
 func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
 	for _, next := range k.sealing {
 		if next.record.Seq <= key.record.Seq {
 			continue
 		}
-		if made := next.record.NotBefore.Add(proto.Skew); !ok || made.Before(at) {
+		made := next.record.NotBefore
+		if made.Before(key.record.NotBefore) {
+			made = key.record.NotBefore
+		}
+		if made = made.Add(proto.Skew); !ok || made.Before(at) {
 			at, ok = made, true
 		}
 	}

@@ -439,6 +439,29 @@ func TestExpireRemovesUnneededKeys(t *testing.T) {
 	}
 }
 
+// A key that was made under a clock that was behind does not make the older keys removable.
+func TestKeysMadeUnderAClockThatWasBehind(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	k := NewKeys(nil, start)
+	header := []byte("header")
+	wrapped, err := NewSealer(clock.System()).WrapKey(header, k.SealingKey(), [32]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const day = 24 * time.Hour
+	for _, now := range []time.Time{start.Add(-70 * day), start.Add(day)} {
+		if err := k.Rotate(0, now); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := k.Expire(now); n != 0 || err != nil {
+			t.Errorf("%d keys were removed, %v", n, err)
+		}
+	}
+	if _, err := k.unwrapKey(header, wrapped); err != nil {
+		t.Error(err)
+	}
+}
+
 // loadedKeys reads the keys in dir again.
 func loadedKeys(t *testing.T, dir string) *Keys {
 	t.Helper()

@@ -64,6 +64,9 @@ func TestDuplicateIsRecognized(t *testing.T) {
 					t.Errorf("answered with %s, want %s", got.Name(), want.Name())
 				}
 			}
+			if err := later.keys.Rotate(0, m.Clock().Now().Add(-proto.MaxTTL-4*proto.Skew)); err != nil { // an old one
+				t.Fatal(err)
+			}
 			here, unknown := a.task(t, later, tt.ttl), a.task(t, later, tt.ttl)
 			deliver(here, proto.CodeOK)
 			tt.change(t, m, later)

@@ -32,8 +32,7 @@ func (l *testNode) receiveForged(t *testing.T, from *testNode, id proto.TaskID, 
 // frame seals and signs what l sends to a peer.
 func (l *testNode) frame(t *testing.T, to *Node, d *outbox.Draft, plain []byte, kind proto.MessageType) *proto.Message {
 	t.Helper()
-	key, _ := l.book.KeyRecord(to.keys.Peer())
-	env, _, err := l.sealer.Seal(&d.Header, key, plain)
+	env, _, err := l.sealer.Seal(&d.Header, to.keys.SealingKey(), plain)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,10 +93,10 @@ func (p *Pairing) RotateKeys() error {
 	return err
 }
 
-// fromFuture reports whether a sealing key was made under a clock that was ahead: peers refuse
-// it until its time has come.
+// fromFuture reports whether a sealing key was made under a clock that was so far ahead that
+// peers refuse it until its time has come.
 func fromFuture(key identity.KeyRecord, now time.Time) bool {
-	return key.NotBefore.Sub(now) > proto.Skew
+	return key.NotBefore.Sub(now) > identity.EarlyGrace
 }
 
 // renewSelf asks the connected admins, one by one, for a new certificate if this node's
