@@ -76,8 +76,10 @@ func (c *Core) handleRecord(now time.Duration, n *Update) {
 	newer := !known || n.Incarnation > m.incarnation
 	described := m.record == nil || !sameDescription(m.record.Record, n.Record)
 	refutes := newer && m.status == Suspect
+	leaves := n.Record.GetState() == proto.NodeStopped && m.status != Left // nobody may be left to tell it later
 	// An event leads to a write to disk. The newest of the records that are ignored comes with an exchange.
-	if known && (newer || described) && !refutes && !c.t.Plain && !c.recordLimit.allow(now, n.Peer) {
+	event := described || newer && m.status != Alive
+	if known && event && !refutes && !leaves && !c.t.Plain && !c.recordLimit.allow(now, n.Peer) {
 		c.counts.Throttled++
 		return
 	}

@@ -279,3 +279,48 @@ func TestEndlessExchangesLeaveRoomForOthers(t *testing.T) {
 }
 
 func (s *stalledNet) count(p proto.PeerID) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked[p] }
+
+// Old accusations of this node, which anybody can repeat, do not count against the member that made
+// them: what it says of others is believed.
+func TestRepeatedOldAccusationsCostTheirAuthorNothing(t *testing.T) {
+	s := newSim(1, 6, testTuning())
+	s.run(time.Minute)
+	at, by, third := s.nodes[0], s.nodes[1], s.nodes[2]
+	old := by.Accuse(at.id, at.core.own.incarnation-1, proto.Suspect)
+	for range 100 {
+		s.act(at, at.core.Updates(s.now, s.nodes[3].id, []*Update{old}))
+	}
+	s.act(at, at.core.Updates(s.now, by.id, []*Update{by.Accuse(third.id, third.core.own.incarnation, proto.Suspect)}))
+	if m := at.core.members[third.id]; m.status != Suspect {
+		t.Errorf("after an accusation it is %v", m.status)
+	}
+}
+
+// That a member stops is known at once, however often it had to refute accusations or was started
+// before.
+func TestLastStatementIsNeverTooMuch(t *testing.T) {
+	s := newSim(1, 6, testTuning())
+	s.run(time.Minute)
+	at, x := s.nodes[0], s.nodes[1]
+	incarnation := x.core.own.incarnation
+	tell := func(state proto.NodeState) {
+		incarnation++
+		x.state = state
+		s.act(at, at.core.Updates(s.now, x.id, []*Update{x.Record(incarnation, 1)}))
+		s.run(10 * time.Millisecond)
+	}
+	for range 200 {
+		tell(proto.NodeRunning)
+	}
+	if m := at.core.members[x.id]; m.incarnation != incarnation {
+		t.Errorf("refutations are ignored: incarnation %d, want %d", m.incarnation, incarnation)
+	}
+	for range 100 {
+		tell(proto.NodeStopped)
+		tell(proto.NodeRunning)
+	}
+	tell(proto.NodeStopped)
+	if m := at.core.members[x.id]; m.status != Left {
+		t.Errorf("it is %v", m.status)
+	}
+}

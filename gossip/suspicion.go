@@ -232,9 +232,8 @@ func (c *Core) Accusers(now time.Duration) (all []proto.PeerID) {
 // handleSelfAccusation refutes an accusation of this node. An accusation can only raise
 // this node's incarnation, and only this node can raise it.
 func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
-	reported := c.accusationLimit.allow(now, n.By) // all are refuted
 	if n.Incarnation > c.own.incarnation {
-		if reported {
+		if c.accusationLimit.allow(now, n.By) {
 			c.emit(Event{Kind: Alarm, Peer: n.By, Incarnation: n.Incarnation, Cause: "it accuses this node of an incarnation that it never had"})
 		}
 		return
@@ -249,7 +248,7 @@ func (c *Core) handleSelfAccusation(now time.Duration, n *Update) {
 		c.degrade(1)
 	}
 	c.refute(now)
-	if reported {
+	if c.accusationLimit.allow(now, n.By) { // all are refuted; old ones, which anybody can repeat, count for nothing
 		c.emit(Event{Kind: Refuted, Peer: c.self, By: n.By, Incarnation: c.own.incarnation})
 	}
 }
