@@ -54,8 +54,8 @@ func (in *Inbox) Preview(a *Arrival) Verdict {
 	input, grants := in.acceptInput(), allowCache{in: in}
 	in.dedup.mu.Lock()
 	defer in.dedup.mu.Unlock()
-	if in.dedup.lookUp(a, &input) != nil {
-		return Verdict{} // a copy is being written: whoever sends the task learns what became of that
+	if in.dedup.lookUp(a, &input) != nil || in.Err() != nil {
+		return Verdict{} // a copy is being written, or was: whoever sends the task learns what became of that
 	}
 	return in.judge(a, &input, &grants)
 }
@@ -302,9 +302,9 @@ func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 		return refuse(proto.CodeBusy, "another task with the same id is here")
 	}
 	in.cfg.Logger.Error("a task could not be accepted", "task", a.Header.ID.String(), "err", err)
-	v := refuse(proto.CodeInternal, "the task could not be written")
-	if errors.Is(err, store.ErrFailed) {
-		v.Unknown = err
-	}
-	return v
+	return refuse(proto.CodeInternal, "the task could not be written")
 }
+
+// Err returns why nothing more is written here, or nil. What the inbox says of a task then is no
+// proof that the task is not on disk: nobody is told.
+func (in *Inbox) Err() error { return in.store.Err() }

@@ -176,6 +176,12 @@ func TestTaskOfAFailedCommitIsNotAnswered(t *testing.T) {
 	if ans, err := (receiver{c}).Receive(t.Context(), a.keys.Peer(), []*proto.Message{task}); !errors.Is(err, store.ErrFailed) {
 		t.Errorf("answered with %v, %v", ans.Refusals, err)
 	}
+	if err := c.Handlers.Remove(t.Context(), "sum"); err != nil {
+		t.Fatal(err)
+	}
+	if ans, err := (receiver{c}).Receive(t.Context(), a.keys.Peer(), []*proto.Message{task}); !errors.Is(err, store.ErrFailed) {
+		t.Errorf("sent again, answered with %v, %v", ans.Refusals, err)
+	}
 	c.Close()
 	again := open(engine.Reopen())
 	defer again.Close()

@@ -75,8 +75,8 @@ func (r *Receiver) Receive(ctx context.Context, from proto.PeerID, msgs []*proto
 	if in.mark != nil {
 		r.Inbox.Settle(from, *in.mark)
 	}
-	if unknown != nil {
-		return transport.Answer{}, fmt.Errorf("accept a task: %w", unknown)
+	if err := cmp.Or(unknown, r.Inbox.Err()); err != nil {
+		return transport.Answer{}, fmt.Errorf("accept a task: %w", err)
 	}
 	return r.answer(from, in), r.Fail(PointAccepted)
 }
