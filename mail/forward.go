@@ -89,6 +89,9 @@ func (b *Broker) forward(f *forwarding) {
 		case t == nil:
 			f.answer(i, box.Result{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}, nil)
 			continue
+		case !f.newWork && b.waitingIn(t) == 0 && !b.mayTell(t.home):
+			f.answer(i, box.Result{Code: proto.CodeFull, Detail: tooManyEnds}, nil)
+			continue
 		}
 		m := &f.mails[i]
 		m.Box = t.id
@@ -159,7 +162,7 @@ func (b *Broker) setHome(ctx context.Context, o Outgoing, news func(*target) boo
 		if t != nil {
 			id = t.id
 		} else if o.Ends && !b.mayTell(o.Home) {
-			return &RefusedError{proto.CodeFull, "mail waits for too many boxes on other nodes to tell one more of an end"}
+			return &RefusedError{proto.CodeFull, tooManyEnds}
 		} else if err := b.makeSpace(); err != nil {
 			return err
 		}
@@ -187,6 +190,8 @@ func (b *Broker) makeSpace() error {
 	}
 	return &RefusedError{proto.CodeFull, fmt.Sprintf("mail waits for %d boxes on other nodes", MaxSpools)}
 }
+
+const tooManyEnds = "mail waits for too many boxes on other nodes to tell one more of an end"
 
 // mayTell reports whether what tells of an end may wait for one more box of a home. Other nodes cause
 // and name those: they leave a tenth of the spools to other mail, and of the rest each home has at most

@@ -474,6 +474,9 @@ func TestSpoolsOfBounces(t *testing.T) {
 			}
 		}
 		third := proto.PeerID{5, 6}
+		if err := f.SetHome(t.Context(), "agent:empty", homeID, 0); err != nil {
+			t.Fatal(err)
+		}
 		wait(homeID, MaxSpools*4/5)
 		send(homeID, true, proto.CodeOK)
 		wait(homeID, MaxSpools*5/6)
@@ -483,5 +486,9 @@ func TestSpoolsOfBounces(t *testing.T) {
 		wait(third, MaxSpools*10/11)
 		send(originID, true, proto.CodeFull)
 		send(originID, false, proto.CodeOK)
+		empty := Outgoing{Box: "agent:empty", Home: homeID, Letter: f.letter("x", nil), Ends: true}
+		if sent, err := f.Forward(t.Context(), []Outgoing{empty}, false); err != nil || sent[0].Code != proto.CodeFull {
+			t.Errorf("into an empty spool that is there: %+v, %v", sent, err)
+		}
 	})
 }
