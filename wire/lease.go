@@ -1,7 +1,7 @@
 package wire
 
 // A LeaseCause is the code of why an ownership event happened. The cause of an event may also be
-// that of a task (crashed_often) or of a released lease (stopped).
+// that of a task (crashed_often) or of a released lease (STOPPED).
 type LeaseCause string
 
 // Why a lease, a queue or a claim changed

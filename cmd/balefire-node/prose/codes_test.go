@@ -58,6 +58,19 @@ OpenAPI document describes them. Events are a kind with fields, of which one tha
 			fmt.Fprintf(&b, "| `%s` | %s |\n", code, strings.ReplaceAll(strings.Join(strings.Fields(comment), " "), "|", `\|`))
 		}
 	}
+	b.WriteString("\n## Why an owner gave a lease back\n\nThe cause of the event `released`.\n\n| code | meaning |\n|---|---|\n")
+	for _, d := range declarations(t, "proto/ownership.pb.go") {
+		group, ok := d.(*ast.GenDecl)
+		if !ok || group.Tok != token.CONST {
+			continue
+		}
+		for _, s := range group.Specs {
+			v := s.(*ast.ValueSpec)
+			if code, ok := strings.CutPrefix(v.Names[0].Name, "ReleaseCause_RELEASE_CAUSE_"); ok && code != "UNSPECIFIED" {
+				fmt.Fprintf(&b, "| `%s` | %s |\n", code, strings.Join(strings.Fields(v.Comment.Text()+v.Doc.Text()), " "))
+			}
+		}
+	}
 	b.WriteString("\n## Why a task ended, failed or changed\n\nThe cause in the API; the text of the end is its reason, that of an event its detail.\n\n| code | meaning |\n|---|---|\n")
 	for c, comment := range causeComments(t) {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Name(), comment)
