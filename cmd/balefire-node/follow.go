@@ -181,7 +181,7 @@ func (f *follower) finish(ctx context.Context, t wire.Task) error {
 		if err := f.w.show(taskView(f.w, t)); err != nil {
 			return err
 		}
-	} else if t.ResultSize > 0 {
+	} else if t.ResultSize > 0 && t.Role != wire.RoleOwner { // else it is at its home
 		if err := f.result(ctx, t); err != nil {
 			return err
 		}

@@ -240,6 +240,19 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	}
 }
 
+// The node that ran a task has no result to show: watching it there ends as the task did.
+func TestWatchAtTheOwner(t *testing.T) {
+	task := testTask(testID)
+	task.Role = wire.RoleOwner
+	n := newCannedNode()
+	n.Answer("GET /v1/tasks/{id}", task)
+	n.Answer("GET /v1/tasks/{id}/wait", wire.ErrRefused)
+	n.Answer("GET /v1/tasks/{id}/result", wire.ErrRefused)
+	if code, out, errs := command(t, n, "task", "watch", testID); code != exitOK || out != "" || !strings.Contains(errs, "SUCCESS") {
+		t.Errorf("%d: %q\n%s", code, out, errs)
+	}
+}
+
 // A truncated result is marked wherever a person sees it.
 func TestTruncatedResultsAreMarked(t *testing.T) {
 	task := testTask(testID)
