@@ -126,6 +126,9 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, f *readFlags, program ha
 		w.warn(unread)
 	}
 	w.infof("%s  %s  %s", d.Lease, res.Outcome, done[0].Code)
+	if err := unsettled(r, done); err != nil {
+		return &unsettledError{d.Lease, err}
+	}
 	return cmd.Context().Err()
 }
 

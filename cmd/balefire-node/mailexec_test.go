@@ -169,3 +169,12 @@ func TestMailFollowOutlivesRefusedBodies(t *testing.T) {
 		}
 	}
 }
+
+// A program whose mail somebody else has meanwhile has not handled it.
+func TestSettlementOfAProgramDoesNotCount(t *testing.T) {
+	n := newMailNode()
+	n.Answer("POST /v1/mailboxes/{box}/lease", wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "9.7.1", Until: testStart, Mail: testReceived("hello")}}})
+	if code, _, errs := command(t, n, "mail", "read", "ceo", "--exec", "true"); code != exitRefused || !strings.Contains(errs, "9.7.1 is STALE") {
+		t.Errorf("%d: %s", code, errs)
+	}
+}
