@@ -87,9 +87,8 @@ type Purge struct {
 
 // Purged is the result of a purge, or what it would remove.
 type Purged struct {
-	Tasks  int   `json:"tasks"`
-	Bytes  int64 `json:"bytes"`
-	DryRun bool  `json:"dry_run"`
+	Tasks  int  `json:"tasks"`
+	DryRun bool `json:"dry_run"`
 }
 
 // A Redrive selects the dead letters to repeat: those with the given ids, or those that a

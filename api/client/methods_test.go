@@ -71,7 +71,7 @@ func taskMethods() []method {
 		}},
 		{"Progress", "POST /v1/tasks/" + id + "/progress", nil, func(ctx context.Context, c *client.Client) (any, error) { return nil, c.Progress(ctx, id) }},
 		{"Retry", "POST /v1/tasks/" + id + "/retry", testSubmitted, func(ctx context.Context, c *client.Client) (any, error) { return c.Retry(ctx, id) }},
-		{"Purge", "POST /v1/tasks/purge " + picked + `,"dry_run":true}`, wire.Purged{Tasks: 2, Bytes: 10, DryRun: true}, func(ctx context.Context, c *client.Client) (any, error) {
+		{"Purge", "POST /v1/tasks/purge " + picked + `,"dry_run":true}`, wire.Purged{Tasks: 2, DryRun: true}, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.Purge(ctx, q, true)
 		}},
 		{"RetryDead", `POST /v1/dead-letters/retry {"ids":["` + id + `"]}`, wire.Redriven{Items: []wire.RedrivenItem{{ID: id, Task: &testSubmitted}}}, func(ctx context.Context, c *client.Client) (any, error) {
