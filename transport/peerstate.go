@@ -239,7 +239,7 @@ func (t *Transport) Received(p proto.PeerID) (n uint64) {
 func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, error) {
 	c := t.peers.best(p)
 	if c == nil {
-		return 0, fmt.Errorf("ping: %w", ErrNotConnected)
+		return 0, ErrNotConnected
 	}
 	done := make(chan time.Duration, 1)
 	if err := c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), done)}); err != nil {

@@ -76,7 +76,7 @@ func (v *Views) Ping(ctx context.Context, ref string) (wire.Pong, error) {
 	rtt, err := v.Net.Ping(ctx, p.Peer)
 	if err != nil {
 		v.Net.Want(p.Peer)
-		return wire.Pong{}, fmt.Errorf("%w: %w (balefire-node path %s)", wire.ErrRefused, err, p.Label())
+		return wire.Pong{}, fmt.Errorf("%w: %s: %w", wire.ErrRefused, p.Label(), err)
 	}
 	pong := wire.Pong{Peer: p.Label(), RTT: seconds(rtt)}
 	if s := v.Statuses()[p.Peer]; s.Connected {

@@ -83,7 +83,8 @@ func (g *pinger) loop(ctx context.Context) error {
 		case err != nil && isPermanent(err):
 			return err
 		case err != nil:
-			g.w.infof("no pong from %s: %s", g.peer, sanitize(prose.Plain(err.Error())))
+			why := strings.TrimPrefix(prose.Plain(err.Error()), wire.ErrRefused.Error()+": ")
+			g.w.infof("no pong from %s: %s", g.peer, sanitize(strings.TrimPrefix(why, g.peer+": ")))
 		default:
 			if err := g.pongs.add(pong, func(p *printer) { p.line("%s", pongLine(pong)) }); err != nil {
 				return err
