@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,37 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
+
+// A request whose wait the node ends when it stops was sent: its reply may be asked for after the start.
+func TestRequestWhoseNodeStops(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		var waits sync.WaitGroup
+		ids := make(chan string, 2)
+		waits.Go(func() {
+			r, err := f.Request(t.Context(), wire.MailRequest{Mail: wire.Mail{To: "agent:ceo", Body: []byte("a")}, Wait: wire.Wait(time.Minute)})
+			if err != nil || r.Reply != nil {
+				t.Errorf("%s, %v", asJSON(t, r), err)
+			}
+			ids <- r.ID
+		})
+		waits.Go(func() {
+			raw, err := proto.AppendLetter(nil, &proto.Letter{ID: proto.NewMailID(time.Now()), Created: time.Now().UnixMilli(), NotAfter: time.Now().Add(time.Hour).UnixMilli(), Class: proto.Normal, Body: []byte("b")})
+			f.must(err)
+			sent, d, err := f.RequestLetter(t.Context(), Letter{To: []byte("agent:ceo"), Letter: raw}, nil, time.Minute)
+			if err != nil || d.Letter != nil {
+				t.Errorf("%+v, %d bytes, %v", sent, len(d.Letter), err)
+			}
+			ids <- sent.ID
+		})
+		time.Sleep(time.Second)
+		f.restart()
+		waits.Wait()
+		for range 2 {
+			f.awaited(<-ids, 0, "")
+		}
+	})
+}
 
 // request sends a request without waiting, and returns it with its reply box.
 func (f *fixture) request(body string, change func(*wire.MailRequest)) (wire.MailReply, string) {

@@ -53,7 +53,17 @@ func (q *requests) request(ctx context.Context, r wire.MailRequest) (wire.MailRe
 	if err != nil {
 		return wire.MailReply{}, err
 	}
-	return q.answer(ctx, sent, time.Duration(r.Wait))
+	out, err := q.answer(ctx, sent, time.Duration(r.Wait))
+	return out, unlessStopping(err)
+}
+
+// unlessStopping returns the error of a wait for the reply to a request that was sent. A node that
+// stops ends the wait: the reply may be asked for when it has started.
+func unlessStopping(err error) error {
+	if errors.Is(err, wire.ErrDraining) {
+		return nil
+	}
+	return err
 }
 
 // requestLetter is [Boxes.RequestLetter].
@@ -75,7 +85,7 @@ func (q *requests) requestLetter(ctx context.Context, x Letter, replyFrom []stri
 	}
 	_, d, err := q.await(ctx, sent.ID, wait)
 	if err != nil || d.Letter == nil {
-		return sent, d, err
+		return sent, d, unlessStopping(err)
 	}
 	if l, err = proto.ParseLetter(d.Letter); err == nil && string(l.Type) == mail.TypeBounce {
 		err = wire.BouncedError(sent.ID, l.Body)
