@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,19 @@ func onNode(w *app, run func(ctx context.Context, c *client.Client, args []strin
 	return func(cmd *cobra.Command, args []string) error {
 		return do(cmd, w, func(ctx context.Context, c *client.Client) error { return run(ctx, c, args) })
 	}
+}
+
+// unanswered returns the error of a command that stores something, which may be stored if no answer
+// came in time. The flag with a key makes it safe to repeat the command; list shows what is stored.
+func (w *app) unanswered(err error, key, flag, list string) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	advice := fmt.Sprintf("before you repeat the command look whether it is there: %s; with %s it is stored once", list, flag)
+	if key != "" {
+		advice = fmt.Sprintf("repeat the command with the same %s: it is stored once", flag)
+	}
+	return &codedError{exitError, &hintedError{fmt.Errorf("the node did not answer within %s: it is unknown whether it was stored", w.flags.timeout), advice}}
 }
 
 // isPermanent reports whether err would not change if the request were repeated a moment

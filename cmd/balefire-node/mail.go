@@ -188,7 +188,7 @@ func (w *app) submitMail(cmd *cobra.Command, m wire.Mail) error {
 	start := w.clock.Mono()
 	s, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.SentMail, error) { return c.SendMail(ctx, m) })
 	if err != nil {
-		return err
+		return w.unanswered(err, m.Dedupe, "--dedupe", "balefire-node mail ls, mail outgoing")
 	}
 	took := formatDuration(w.clock.Mono() - start)
 	switch {

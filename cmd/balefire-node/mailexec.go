@@ -108,6 +108,9 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, f *readFlags, program ha
 	if text := strings.TrimSuffix(res.Stderr, "\n"); text != "" {
 		w.infof("%s", sanitize(text))
 	}
+	if written != nil && res.Outcome == handler.Success { // it may do so again
+		res.Outcome, res.Reason = handler.Retry, "what the program wrote could not be written"
+	}
 	s := outcome(d.Lease, res)
 	for i := range s.Defer {
 		s.Defer[i].Delay = f.bodyDelay(unread)

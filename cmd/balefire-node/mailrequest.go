@@ -55,7 +55,7 @@ func (w *app) requestMail(cmd *cobra.Command, f *mailFlags, r *requestFlags, to 
 		return c.Request(ctx, wire.MailRequest{Mail: f.mail, ReplyFrom: r.from})
 	})
 	if err != nil {
-		return bounced(err)
+		return bounced(w.unanswered(err, f.mail.Dedupe, "--dedupe", "balefire-node mail ls, mail outgoing"))
 	}
 	known := ""
 	if sent.Known {

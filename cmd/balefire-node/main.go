@@ -8,8 +8,16 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signals()
 	code := execute(ctx, newApp(), os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// signals returns a context that the first SIGINT or SIGTERM ends. The second one ends the
+// process, unless its command does something else with it.
+func signals() (ctx context.Context, stop func()) {
+	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }

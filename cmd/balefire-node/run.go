@@ -108,6 +108,9 @@ func (d *daemon) run(ctx context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, reloadSignals()...)
 	defer signal.Stop(hup)
+	again := make(chan os.Signal, 1) // nobody reads it: a node that stops is not hurried
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beat sync.WaitGroup
 	beat.Go(func() { d.watchdog(beating) })

@@ -103,7 +103,7 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 		start := w.clock.Mono()
 		s, err := c.Submit(ctx, f.request)
 		if err != nil {
-			return err
+			return w.unanswered(err, f.request.Key, "--key", "balefire-node task ls")
 		}
 		w.printSubmitted(s, w.clock.Mono()-start)
 		if len(args) == 2 && w.hasUnread != nil && w.hasUnread() {
