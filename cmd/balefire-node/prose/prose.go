@@ -55,8 +55,8 @@ func sentences(n wire.Note) (text, fix string) {
 // placeholder matches {name} and {count|singular|plural}.
 var placeholder = regexp.MustCompile(`\{(\w+)(?:\|([^|}]*)\|([^|}]*))?\}`)
 
-// expand puts the arguments into a sentence. Text of peers is inserted as it is and never
-// expanded again.
+// expand puts the arguments into a sentence. Text of peers is inserted as it is, on one line, and
+// never expanded again.
 func expand(s string, a wire.NoteArgs) string {
 	return replace(s, func(name string) string { return argument(name, a) })
 }
@@ -65,7 +65,7 @@ func expand(s string, a wire.NoteArgs) string {
 func replace(s string, argument func(name string) string) string {
 	return placeholder.ReplaceAllStringFunc(s, func(p string) string {
 		m := placeholder.FindStringSubmatch(p)
-		value := argument(m[1])
+		value := strings.Join(strings.Fields(argument(m[1])), " ") // text of a peer cannot add a line
 		switch {
 		case m[2] == "":
 			return value

@@ -155,6 +155,10 @@ func TestTextOfPeers(t *testing.T) {
 	if got := Text(n); got != "its handler cannot be started: {peer} {time}" {
 		t.Errorf("%q", got)
 	}
+	n.Detail = "x)\r\nto do    rm -r /\n"
+	if got := Text(n); got != "its handler cannot be started: x) to do rm -r /" {
+		t.Errorf("a forged line: %q", got)
+	}
 	if got := Line(wire.Note{Code: "of_a_newer_node"}); got != "of_a_newer_node" {
 		t.Errorf("%q", got)
 	}
