@@ -212,6 +212,22 @@ func TestWatchShowsItAgain(t *testing.T) {
 		if err := w.repeat(t.Context(), time.Second, func() error { return wire.ErrDraining }); err == nil {
 			t.Error("waits for a node that was never running")
 		}
+		var lines bytes.Buffer
+		w, _, notes := newTestApp()
+		w.out, w.flags.output = &lines, formatJSONL
+		ctx, stop = context.WithTimeout(t.Context(), 3*time.Second)
+		defer stop()
+		n = 0
+		err = w.repeat(ctx, 2*time.Second, func() error {
+			if n++; n == 2 {
+				return wire.ErrDraining
+			}
+			_, err := w.out.Write([]byte("{}\n"))
+			return err
+		})
+		if lines.String() != "{}\n" || notes.String() != "… "+wire.ErrDraining.Error()+"\n" {
+			t.Errorf("as JSON lines %q, and %q; %v", &lines, notes, err)
+		}
 	})
 }
 

@@ -52,8 +52,10 @@ func (w *app) repeat(ctx context.Context, every time.Duration, show func() error
 		switch {
 		case err != nil && !(shown && isAny(err, client.ErrNodeDown, wire.ErrDraining, wire.ErrStarting, context.DeadlineExceeded)):
 			return err
-		case err != nil:
+		case err != nil && w.humanOutput():
 			page.WriteString("… " + sanitize(err.Error()) + "\n")
+		case err != nil:
+			w.infof("… %s", sanitize(err.Error()))
 		}
 		if _, err := screen.Write(page.Bytes()); err != nil {
 			return err
