@@ -22,6 +22,9 @@ func (s *Server) routeDeadLetters() {
 
 func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, error) {
 	out := wire.Redriven{Items: []wire.RedrivenItem{}, DryRun: r.DryRun}
+	if len(r.States) == 0 {
+		r.States = nil // an empty list selects no less than none
+	}
 	ids, filtered := r.IDs, r.All || !reflect.ValueOf(r.Query).IsZero()
 	switch {
 	case len(ids) == 0 && !filtered:

@@ -101,6 +101,16 @@ func TestRedrive(t *testing.T) {
 	}
 }
 
+// TestRedriveOfNone checks that an empty list is no filter: it would select all.
+func TestRedriveOfNone(t *testing.T) {
+	n := newNode(t, nil)
+	for _, doc := range []string{`{}`, `{"states":[]}`, `{"states":[],"ids":[]}`} {
+		if res, body := ask(t, n, "POST", "/v1/dead-letters/retry", jsonType, doc); res.StatusCode != 422 || problemOfBody(t, res, body).Code != wire.CodeInvalid {
+			t.Errorf("%s: %d %s", doc, res.StatusCode, body)
+		}
+	}
+}
+
 // TestRedriveOfManyStopsAtItsLimit checks that one request repeats at most maxRedrive dead
 // letters, each once, and says that there are more.
 func TestRedriveOfManyStopsAtItsLimit(t *testing.T) {
