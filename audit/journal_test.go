@@ -281,6 +281,29 @@ func TestFailedFsyncStopsTheJournal(t *testing.T) {
 	}
 }
 
+// The end of the newest file is written again when it is opened: after a sync that failed it may be in
+// memory alone, and no later sync would bring it to the disk.
+func TestEndIsWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	j := open(t, dir, cfg)
+	add(t, j, "t1")
+	path := j.file.Name()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, long, long); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, cfg)
+	if info, err := os.Stat(path); err != nil || !info.ModTime().After(long.Add(time.Minute)) {
+		t.Errorf("written last at %v, %v", info.ModTime(), err)
+	}
+	wantSound(t, dir)
+	wantTasks(t, dir, "t1")
+}
+
 // A new file that is there, but cannot be opened, as without a free descriptor, is not left:
 // what fits into the old one is still written there.
 func TestFileThatCannotBeOpenedIsNotLeft(t *testing.T) {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -142,7 +143,7 @@ func (j *Journal) reopen(name string, w fileScan, torn bool) error {
 	j.file, j.size, j.last = f, w.cut, w.valid
 	j.firstSeq, j.created = w.header.First, w.header.Time
 	if !torn {
-		return nil
+		return j.persist()
 	}
 	kept := quarantine(f, w.cut)
 	if err := errors.Join(f.Truncate(w.cut), f.Sync()); err != nil {
@@ -150,7 +151,12 @@ func (j *Journal) reopen(name string, w fileScan, torn bool) error {
 	}
 	j.repairs = append(j.repairs, fmt.Sprintf("%s: %d bytes of an unfinished write behind line %d cut off%s",
 		name, w.size-w.cut, w.valid.Seq, kept))
-	return nil
+	return j.persist()
+}
+
+// persist makes the end of the file durable. It is written again: its sync may have failed.
+func (j *Journal) persist() error {
+	return cmp.Or(disk.Rewrite(j.file, max(0, j.size-maxGroup), j.size), j.file.Sync())
 }
 
 // quarantine copies the content of f from off on to a separate file, if the disk

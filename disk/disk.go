@@ -4,6 +4,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -47,4 +48,29 @@ func WriteFile(path string, b []byte) error {
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// A Log is what Rewrite needs of a file.
+type Log interface {
+	io.ReaderAt
+	io.WriterAt
+}
+
+// Rewrite writes again what f has from offset from to offset to, whole pages of memory at a time, so
+// that the next sync of f writes it to the disk. After a sync that failed the system takes what is in
+// memory for what is on the disk, and reports no further error (LWN, "PostgreSQL's fsync() surprise", 2018).
+func Rewrite(f Log, from, to int64) error {
+	from -= from % int64(os.Getpagesize())
+	b := make([]byte, min(max(to-from, 0), 256<<10))
+	for from < to {
+		part := b[:min(int64(len(b)), to-from)]
+		if _, err := f.ReadAt(part, from); err != nil {
+			return err
+		}
+		if _, err := f.WriteAt(part, from); err != nil {
+			return err
+		}
+		from += int64(len(part))
+	}
+	return nil
 }

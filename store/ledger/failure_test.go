@@ -3,9 +3,11 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/store"
@@ -68,6 +70,40 @@ func TestFirstFailureStopsTheLog(t *testing.T) {
 				t.Errorf("%s %d: there are %d batches, %d were answered", call, skip, last, answered)
 			}
 		}
+	}
+}
+
+// What a sync that failed did not bring to the disk is there after the next open, a power cut later too.
+func TestOpenAfterAFailedSync(t *testing.T) {
+	fs := newFaultFS()
+	var armed atomic.Bool
+	fs.hook = func(call, name string) error {
+		if armed.Load() && call == "sync" && strings.HasSuffix(name, segmentSuffix) {
+			return errors.New("input/output error")
+		}
+		return nil
+	}
+	cfg := small(fs)
+	cfg.SyncEvery = time.Hour // only the durable entry
+	l := mustOpen(t, dir, cfg)
+	want := [][]byte{data(0, 300), data(1, 300), data(2, 300), data(3, 300)}
+	add(t, l, want[0])
+	armed.Store(true)
+	for _, relaxed := range []bool{true, false} {
+		if err := l.Queue([]Entry{{Data: want[1], Relaxed: relaxed}}).Wait(t.Context()); relaxed != (err == nil) {
+			t.Fatal(err)
+		}
+		want[1], want[2] = want[2], want[1]
+	}
+	armed.Store(false)
+	for i := range 2 {
+		fs = fs.afterKill()
+		l = mustOpen(t, dir, small(fs))
+		if i == 0 {
+			add(t, l, want[3])
+		}
+		sameEntries(t, replayed(t, l, 1), want)
+		fs = fs.afterCut(rand.New(rand.NewPCG(1, 1)), 0)
 	}
 }
 

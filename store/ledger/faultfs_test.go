@@ -263,7 +263,20 @@ func (n *inode) touch(off, size int) {
 	}
 }
 
+// Sync makes the content durable. After one that failed the system takes it for durable all the same.
 func (f *memFile) Sync() error {
+	if err := f.sync(); err != nil {
+		f.s.mu.Lock()
+		defer f.s.mu.Unlock()
+		if !f.s.cut {
+			clear(f.n.dirty)
+		}
+		return err
+	}
+	return nil
+}
+
+func (f *memFile) sync() error {
 	return f.s.change("sync", f.name, func() {
 		n := f.n
 		n.synced = slices.Grow(n.synced, len(n.data)-len(n.synced))[:len(n.data)]

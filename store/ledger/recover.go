@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // A recovery is what Open finds out about a folder, and does to it.
@@ -229,11 +231,22 @@ func (r *recovery) read() error {
 	return nil
 }
 
-// sync makes durable what was read: after the end of a process it may be only in
-// memory.
+// sync makes durable what was read: after the end of a process it may be only in memory. What may
+// have been written before a sync that failed is written again.
 func (r *recovery) sync() error {
-	if err := r.segments[len(r.segments)-1].file.Sync(); err != nil {
-		return err
+	left := int64(maxUnsynced + MaxBatch)
+	for _, seg := range slices.Backward(r.segments) {
+		end := seg.end.Load()
+		from := max(0, end-left)
+		if err := disk.Rewrite(seg.file, from, end); err != nil {
+			return err
+		}
+		if err := seg.file.Sync(); err != nil {
+			return err
+		}
+		if left -= end - from; left <= 0 {
+			break
+		}
 	}
 	return r.cfg.fs.SyncDir(r.dir)
 }

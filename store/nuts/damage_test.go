@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/store"
 )
@@ -136,6 +137,37 @@ func TestTornTail(t *testing.T) {
 			t.Error("a whole transaction is gone")
 		}
 	})
+}
+
+// What was not acknowledged is written again by the guard: after a sync that failed it may be in memory
+// alone, and no later sync would bring it to the disk.
+func TestUnacknowledgedEndIsWrittenAgain(t *testing.T) {
+	v := newDamagedStore(t)
+	long := time.Now().Add(-time.Hour)
+	for i, mark := range [][]byte{v.old, v.acked, nil} {
+		v.set(t, v.log, mark)
+		path := segmentPath(v.gen(), 0)
+		if err := os.Chtimes(path, long, long); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := readCurrent(v.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := guard(v.dir, n, quiet().withDefaults()); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if written := info.ModTime().After(long.Add(time.Minute)); i == 0 && !written {
+			t.Error("it was not written again")
+		}
+		if !bytes.Equal(read(t, path)[:v.to], v.log) {
+			t.Error("the log has changed")
+		}
+	}
 }
 
 // reopenTwice opens the store, compares it, writes to it, opens it again and

@@ -21,7 +21,7 @@ type guarded struct {
 	bytes int64    // size of the log's files
 }
 
-// guard surveys the log, cuts off a torn tail and syncs the log, which after a kill may
+// guard surveys the log, cuts off a torn tail and makes the log durable, which after a kill may
 // be only in the page cache. It holds NutsDB's lock meanwhile, because in a store in use
 // a commit in progress looks like a torn tail.
 func guard(dir string, n name, cfg Config) (guarded, error) {
@@ -62,7 +62,7 @@ func guard(dir string, n name, cfg Config) (guarded, error) {
 	if err := s.weigher.fits(cfg.MaxMemory); err != nil {
 		return guarded{}, err
 	}
-	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
+	if err := s.persist(); err != nil {
 		return guarded{}, err
 	}
 	return guarded{s.last, s.bytes()}, disk.SyncDir(gen)
@@ -81,6 +81,36 @@ func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*su
 		return nil, err
 	}
 	return s, s.judge()
+}
+
+// persist makes the log durable. What was not acknowledged is written again: its sync may have failed.
+func (s *survey) persist() error {
+	from := s.last
+	if s.known && s.acked.compare(s.last) < 0 {
+		from = s.acked
+	}
+	for _, seg := range s.segments[from.segment : s.last.segment+1] {
+		begin, end := int64(0), seg.size
+		if seg.num == from.segment {
+			begin = from.off
+		}
+		if seg.num == s.last.segment {
+			end = s.last.off
+		}
+		if err := rewriteFile(segmentPath(s.dir, seg.num), begin, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func rewriteFile(path string, from, to int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	err = cmp.Or(disk.Rewrite(f, from, to), f.Sync())
+	return cmp.Or(err, f.Close())
 }
 
 // heartbeat calls progress every second until the returned function is called:
