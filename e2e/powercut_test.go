@@ -22,16 +22,17 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// TestPowerCut checks I1 and S48 where kill -9 proves nothing, because it keeps dirty
+// TestPowerCut checks I1, I21, I23 and S48 where kill -9 proves nothing, because it keeps dirty
 // pages: the folder of a node under load is copied at one moment, and in
 // the copy all data written after the last commit that had returned is truncated,
-// zeroed or corrupted. The copy opens and contains every task that was acknowledged
-// before.
+// zeroed or corrupted. The copy opens and contains every task and every mail that was
+// acknowledged before; mail that its reader acknowledged does not come again.
 //
 // A NutsDB store records the end of the last commit itself (its mark). For a Pebble
 // store, the end of the log at some time before the copy is used, and
 // only tasks acknowledged before that time are checked. Logs that it started since then
-// are ignored; it starts one when the previous one is synced.
+// are ignored; it starts one when the previous one is synced. The ledger of mail is cut in
+// the same way.
 func TestPowerCut(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) { powerCut(t, engine) })
@@ -40,9 +41,9 @@ func TestPowerCut(t *testing.T) {
 
 func powerCut(t *testing.T, engine string) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	a, b := pair(t, config{engine: engine})
+	a, b := pair(t, config{engine: engine, mail: "mail:\n  segment: 4MiB\n"})
 	b.stop() // the tasks stay pending
-	p := newAcknowledged()
+	p, mails := newAcknowledged(), newCutMails(t, a)
 	ctx, cancel := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	defer load.Wait()
@@ -55,20 +56,25 @@ func powerCut(t *testing.T, engine string) {
 			}
 		})
 	}
+	load.Go(func() { mails.send(ctx, a) })
+	load.Go(func() { mails.read(ctx, a) })
 	for round := range rounds(2, 15) {
 		pause(time.Duration(rng.IntN(50)) * time.Millisecond)
-		promised := p.all()
+		promised, known := p.all(), mails.all()
 		var file string
 		var from int64
 		var log []byte
 		if engine == "pebble" {
 			file, log = a.pebbleLog()
-			pause(time.Duration(rng.IntN(100)) * time.Millisecond)
 		}
+		segment, records := a.ledgerLog()
+		a.until("more mail is sent", func() bool { return len(mails.all()) > len(known) })
+		pause(time.Duration(rng.IntN(100)) * time.Millisecond)
 		a.pause()
 		if engine == "nutsdb" {
 			promised = p.all()
 		}
+		later := mails.all()
 		twin := a.copied(t)
 		a.signal(syscall.SIGCONT)
 		if engine == "nutsdb" {
@@ -78,7 +84,7 @@ func powerCut(t *testing.T, engine string) {
 		} else {
 			file = last
 		}
-		how := twin.loseTail(rng, file, from)
+		how := twin.loseTail(rng, file, from) + ", " + twin.loseRecords(rng, segment, records)
 		t.Logf("round %d: %s", round, how)
 		twin.start()
 		for _, id := range promised {
@@ -86,10 +92,11 @@ func powerCut(t *testing.T, engine string) {
 				t.Errorf("I1: round %d, %s: %s was acknowledged: %v", round, how, id, err)
 			}
 		}
+		checkCut(t, twin, known, later)
 		twin.kill()
 		os.RemoveAll(twin.dir)
 	}
-	t.Logf("%d tasks acknowledged", p.count())
+	t.Logf("%d tasks and %d mails acknowledged", p.count(), len(mails.all()))
 }
 
 // TestBitFlip checks S48 on real files: a node whose acknowledged data was damaged
