@@ -55,6 +55,8 @@ type Config struct {
 	LedgerSegment int64         // bytes of a new segment of the ledger; default that of package ledger
 	LedgerTail    int64         // bytes of the newest entries in memory; default likewise
 	LedgerPace    time.Duration // least time after a large batch of the ledger; default none
+
+	Fail func(point string) error // called at each failpoint of the ledger: see [ledger.Config]; default nothing fails
 }
 
 func (c Config) withDefaults() Config {

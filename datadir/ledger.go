@@ -58,7 +58,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	cfg := ledger.Config{
 		Committed: func(d time.Duration) { took.Observe(d.Seconds()) },
 		Segment:   d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger,
-		Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path),
+		Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path), Fail: d.cfg.Fail,
 	}
 	if d.cfg.Simulated != nil {
 		cfg.Segment, cfg.Ring, cfg.Space = simulatedSegment, simulatedSegment, nil

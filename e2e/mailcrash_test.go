@@ -20,19 +20,22 @@ import (
 
 	"github.com/balefire/balefire/api/client/mailstream"
 	"github.com/balefire/balefire/mailbox"
+	ledgers "github.com/balefire/balefire/store/ledger"
 	"github.com/balefire/balefire/wire"
 )
 
 // mailPoints are the moments at which a node can be killed, whether the home of the box
 // passes them or the sender of the mail, and whether the box is read from the node of the
-// sender: before and after every append that a mail needs.
+// sender: before, within and after every append that a mail needs.
 var mailPoints = []struct {
 	name       string
 	home, away bool
 }{
 	{mailbox.PointSend, false, false},
+	{ledgers.PointWritten, false, false},
 	{mailbox.PointSent, false, false},
 	{mailbox.PointReceive, true, false},
+	{ledgers.PointWritten, true, false},
 	{mailbox.PointReceived, true, false},
 	{mailbox.PointAnswer, false, false},
 	{mailbox.PointLeased, true, false},
@@ -68,6 +71,9 @@ func TestMailCrash(t *testing.T) {
 			books.reader, where = a, " of a reader elsewhere"
 		}
 		for _, visit := range either([]int{2}, []int{1, 3, 10}) {
+			if pt.name == ledgers.PointWritten {
+				visit += 20 // a start writes some records, too
+			}
 			t.Run(fmt.Sprintf("%s%s %s %d", who, where, strings.ReplaceAll(pt.name, "/", " "), visit), func(t *testing.T) {
 				side.stop()
 				side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", pt.name, visit))

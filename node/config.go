@@ -74,7 +74,7 @@ func (c Config) Storage() datadir.Config {
 	return datadir.Config{
 		Dir: c.Dir, Engine: c.Store.Engine, Segment: int64(c.Store.Segment), Reserve: int64(c.Store.Reserve), MaxBlob: int64(c.Store.MaxBlob), MaxBlobs: int64(c.Store.MaxBlobs),
 		LedgerSegment: int64(c.Mail.Segment), LedgerTail: int64(c.Mail.Tail), LedgerPace: c.Mail.Pace,
-		Memory: int64(c.Limits.MemoryLimit), Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
+		Memory: int64(c.Limits.MemoryLimit), Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine, Fail: c.Fail,
 	}
 }
 

@@ -266,6 +266,9 @@ func (c *committer) sync() error {
 	if err := c.l.Err(); err != nil {
 		return err
 	}
+	if err := c.l.cfg.Fail(PointWritten); err != nil {
+		return c.l.fail(err)
+	}
 	if err := c.seg.file.Sync(); err != nil {
 		return c.l.fail(fmt.Errorf("sync %s: %w", c.seg.path, err))
 	}

@@ -52,11 +52,19 @@ type Config struct {
 	// of it is relaxed, to sync it. It must not wait. Default: nobody is told.
 	Committed func(took time.Duration)
 
+	// Fail is called with the name of each failpoint; an error that it returns fails the log.
+	// Default: nothing fails.
+	Fail func(point string) error
+
 	Clock  clock.Clock  // wall time of batches; default clock.System()
 	Logger *slog.Logger // repairs and what could not be removed; default slog.Default()
 
 	fs fileSystem // default: that of the machine
 }
+
+// PointWritten is the failpoint at which a test build exits when batches are written and not
+// synced.
+const PointWritten = "ledger/written"
 
 // MaxPace is the longest [Config.Pace].
 const MaxPace = 100 * time.Millisecond
@@ -71,6 +79,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Committed == nil {
 		c.Committed = func(time.Duration) {}
+	}
+	if c.Fail == nil {
+		c.Fail = func(string) error { return nil }
 	}
 	if c.fs == nil {
 		c.fs = osFS{}

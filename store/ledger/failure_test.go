@@ -291,3 +291,21 @@ func TestOpenThatFails(t *testing.T) {
 		}
 	}
 }
+
+// The failpoint is passed when a batch is written and before it is synced and answered.
+func TestFailpointBeforeTheSync(t *testing.T) {
+	cfg, killed := still(newFaultFS()), errors.New("killed")
+	cfg.Fail = func(point string) error {
+		if point != PointWritten {
+			t.Errorf("the point %q", point)
+		}
+		return killed
+	}
+	l := mustOpen(t, dir, cfg)
+	if err := l.Queue([]Entry{{Data: []byte("x")}}).Wait(t.Context()); !errors.Is(err, killed) || !errors.Is(err, store.ErrFailed) {
+		t.Errorf("the answer is %v", err)
+	}
+	if s := l.Stats(); s.Batches != 1 || s.Syncs != 0 || s.Last != 0 {
+		t.Errorf("%+v, want one batch that is not synced", s)
+	}
+}
