@@ -93,7 +93,7 @@ var soakSteps = slices.Concat([]step{
 	gateSteps[0],
 },
 	eachProcess(false,
-		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAfterMove", "TestMailCrash", "TestMailHandlerIsKilled", "TestMailMoveIsKilled", "TestMailHandoffIsKilled", "TestMailDLQ", "TestMailOrder", "TestMailTrace", "TestKillAtPointsOfLeases", "TestTakeover",
+		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAfterMove", "TestMailCrash", "TestMailHandlerIsKilled", "TestMailMoveIsKilled", "TestMailHandoffIsKilled", "TestMailDLQ", "TestMailOrder", "TestMailTrace", "TestMailHomeIsPutBack", "TestKillAtPointsOfLeases", "TestTakeover",
 		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestCacheIsLost", "TestFileSystemShutdown", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
 		"TestSmallMachineOpensWhatItAccepted", "TestStoreMovesToASmallerMachine", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
