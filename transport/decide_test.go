@@ -515,9 +515,9 @@ func TestAttemptsThatWait(t *testing.T) {
 		if then == nil {
 			a.Want(c.Peer)
 		}
-		slots, ended := dialSlots{freed: make(chan struct{}, 1)}, make(chan struct{}) // no turn ever
+		turns, ended := new(dialTurns), make(chan struct{}) // no turn ever
 		go func() {
-			a.redialer.redial(t.Context(), c, &slots)
+			a.redialer.redial(t.Context(), c, turns)
 			close(ended)
 		}()
 		if then != nil {
@@ -534,8 +534,8 @@ func TestAttemptsThatWait(t *testing.T) {
 			t.Fatalf("%s: the attempt still waits", what)
 		}
 		a.peers.mu.Lock()
-		if n := a.peers.get(c.Peer); n.redial != nil || n.dial.busy || n.dial.waiting || n.dial.tries != 1 || slots.running != 0 {
-			t.Errorf("%s: afterwards %+v, %d slots are held", what, n.dial, slots.running)
+		if n := a.peers.get(c.Peer); n.redial != nil || n.dial.busy || n.dial.waiting || n.dial.tries != 1 || turns.present.running != 0 {
+			t.Errorf("%s: afterwards %+v, %d slots are held", what, n.dial, turns.present.running)
 		}
 		a.peers.mu.Unlock()
 	}

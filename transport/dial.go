@@ -60,6 +60,16 @@ type redialState struct {
 	urgent  bool          // work wants the next one
 	wanted  bool          // work, or another address, arrived during the attempt
 	cut     time.Duration // when work last ended an attempt; 0: never
+	missing time.Duration // since when, if an attempt has failed while others were heard; 0: none has
+}
+
+// absentAfter is how long a peer must have been missing until attempts to reach it delay only
+// those to others that are.
+const absentAfter = 2 * time.Minute
+
+// absent reports whether the peer has been missing for long.
+func (d redialState) absent(now time.Duration) bool {
+	return d.missing > 0 && now-d.missing >= absentAfter
 }
 
 // firstDial returns the state of a peer whose connection was just lost. Even the first
@@ -127,11 +137,11 @@ func (r *redialer) run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
+	slots := newDialTurns()
 	for {
 		due, pause := r.due(r.members.contacts())
 		for _, c := range due {
-			wg.Go(func() { r.redial(ctx, c, &slots) })
+			wg.Go(func() { r.redial(ctx, c, slots) })
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -156,6 +166,24 @@ type dialSlots struct {
 	most    int
 	running int
 	freed   chan struct{}
+}
+
+// dialTurns has the slots for absent peers, and those for the others: an address book keeps
+// the machines that are gone, and attempts to reach them last longest.
+type dialTurns struct{ present, absent dialSlots }
+
+func newDialTurns() *dialTurns {
+	return &dialTurns{
+		present: dialSlots{most: maxDials, freed: make(chan struct{}, 1)},
+		absent:  dialSlots{most: 1, freed: make(chan struct{}, 1)},
+	}
+}
+
+func (t *dialTurns) of(absent bool) *dialSlots {
+	if absent {
+		return &t.absent
+	}
+	return &t.present
 }
 
 // take waits for a slot, until there is work for the peer or ctx is done. It returns how
@@ -275,7 +303,7 @@ func (r *redialer) end(ctx context.Context, p proto.PeerID) {
 }
 
 // redial makes one attempt to reach c, in its turn or, if there is work for c, at once.
-func (r *redialer) redial(ctx context.Context, c proto.Contact, slots *dialSlots) {
+func (r *redialer) redial(ctx context.Context, c proto.Contact, turns *dialTurns) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attempt := &redialAttempt{cancel, make(chan struct{}, 1), make(chan struct{})}
@@ -283,7 +311,7 @@ func (r *redialer) redial(ctx context.Context, c proto.Contact, slots *dialSlots
 	r.peers.mu.Lock()
 	n := r.peers.get(c.Peer)
 	n.redial = attempt
-	urgent := n.dial.urgent
+	urgent, slots := n.dial.urgent, turns.of(n.dial.absent(r.cfg.Clock.Mono()))
 	r.peers.mu.Unlock()
 	least, taken := shortDial, false
 	if !urgent {
@@ -331,6 +359,9 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 		return nil
 	}
 	n.lastErr, n.failedAt = err, r.cfg.Clock.Now()
+	if n.dial.missing == 0 && r.peers.heardSince(n.dial.started) {
+		n.dial.missing = max(n.dial.lostAt, 1)
+	}
 	n.dial = r.cfg.Timing.afterFailure(n.dial, r.cfg.Clock.Mono(), len(r.peers.conns) >= maxDials, rand.Float64())
 	r.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
 	notify(r.wake)

@@ -91,7 +91,9 @@ func (t *Transport) addressesChanged() {
 			t.group.start(func(ctx context.Context) { c.checkAlive(ctx, t.cfg.Timing.Busy) })
 		}
 		if len(n.conns) == 0 && !n.dial.busy && n.dial != (redialState{}) {
+			missing := n.dial.missing
 			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
+			n.dial.missing = missing
 		}
 	}
 	t.peers.mu.Unlock()

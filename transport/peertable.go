@@ -76,6 +76,16 @@ func (pt *peerTable) roundTrip(p proto.PeerID) (rtt time.Duration) {
 	return rtt
 }
 
+// heardSince reports whether anything came from a member since then. The caller holds mu.
+func (pt *peerTable) heardSince(then time.Duration) bool {
+	for _, n := range pt.byID {
+		if slices.ContainsFunc(n.conns, func(c *conn) bool { return c.heard() >= then }) {
+			return true
+		}
+	}
+	return false
+}
+
 // best returns the connection for new streams: the newest direct one, or else the relayed
 // one that was chosen last.
 func (pt *peerTable) best(p proto.PeerID) *conn {
