@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -140,27 +141,57 @@ func rankCircuits(addrs []ma.Multiaddr, behind bool, score func(proto.PeerID) fl
 // another relay. And a disconnected relay is not dialed implicitly: two peers, each
 // announced behind the other, would be dialed in a loop, and neither dial would end.
 // [dialer.mayDialCircuit] decides which circuits are dialed, [dialer.connect] dials
-// relays.
-type circuitDialer struct{ *client.Client }
-
-// Proxy returns false, so that a circuit may be dialed next to another connection.
-func (circuitDialer) Proxy() bool { return false }
-
-// Dial makes a circuit to p through a connected relay.
-func (c circuitDialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (libtransport.CapableConn, error) {
-	return c.Client.Dial(network.WithNoDial(ctx, "the relay of a circuit"), a, p)
+// relays. What became of the circuits is told to note.
+type circuitDialer struct {
+	*client.Client
+	note circuitNote
 }
 
-var _ libtransport.SkipResolver = circuitDialer{}
+// A circuitNote records what a relay did with a circuit to p: err is nil, or why it failed although
+// the relay had agreed to it, or that the relay reset the request. gaveUp: this node ended it after
+// the time took, and the relay may just have been slow.
+type circuitNote func(relay, p proto.PeerID, err error, gaveUp bool, took time.Duration)
+
+// Proxy returns false, so that a circuit may be dialed next to another connection.
+func (*circuitDialer) Proxy() bool { return false }
+
+// Dial makes a circuit to p through a connected relay.
+func (c *circuitDialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (libtransport.CapableConn, error) {
+	ctx = network.WithNoDial(ctx, "the relay of a circuit")
+	var agreed time.Time
+	conn, err := c.Client.Dial(context.WithValue(ctx, agreedKey{}, &agreed), a, p)
+	relay, ok := relayOf(a)
+	to, bad := fromLibp2p(p)
+	if ok && bad == nil && c.note != nil && (!agreed.IsZero() || errors.Is(err, network.ErrReset)) {
+		c.note(relay, to, err, !agreed.IsZero() && ctx.Err() != nil, time.Since(agreed))
+	}
+	return conn, err
+}
+
+// agreedKey is the key of the time at which the relay of a circuit agreed to it.
+type agreedKey struct{}
+
+// A circuitUpgrader sets that time.
+type circuitUpgrader struct{ libtransport.Upgrader }
+
+// Upgrade makes a connection of the circuit c.
+func (u circuitUpgrader) Upgrade(ctx context.Context, t libtransport.Transport, c manet.Conn, dir network.Direction, p peer.ID, scope network.ConnManagementScope) (libtransport.CapableConn, error) {
+	if agreed, ok := ctx.Value(agreedKey{}).(*time.Time); ok {
+		*agreed = time.Now()
+	}
+	return u.Upgrader.Upgrade(ctx, t, c, dir, p, scope)
+}
+
+var _ libtransport.SkipResolver = (*circuitDialer)(nil)
 
 // addCircuitDialer adds this dialer to the network of h, as libp2p's constructor adds its
 // own.
-func addCircuitDialer(h host.Host, b netStack) error {
-	c, err := client.New(h, b.upgrader)
+func addCircuitDialer(h host.Host, b netStack, note circuitNote) error {
+	c, err := client.New(h, circuitUpgrader{b.upgrader})
 	if err != nil {
 		return err
 	}
-	if err := b.swarm.AddTransport(circuitDialer{c}); err != nil {
+	if err := b.swarm.AddTransport(&circuitDialer{c, note}); err != nil {
 		return err
 	}
 	if err := b.swarm.Listen(ma.StringCast("/p2p-circuit")); err != nil {

@@ -79,9 +79,12 @@ func (rs *relays) farHop(p, r proto.PeerID) route.Path {
 }
 
 // nearHop returns the path from this node to relay r, as far as measured, and a penalty
-// for each path through it: a relay that must be dialed first, or is unexpectedly silent,
-// ranks lower.
+// for each path through it: a relay that must be dialed first, is unexpectedly silent or drops
+// circuits ranks lower.
 func (rs *relays) nearHop(r proto.PeerID) (p route.Path, off float64) {
+	if rs.drops(r) {
+		off = dropPenalty
+	}
 	c := rs.peers.best(r)
 	if c == nil || !c.direct() {
 		rs.peers.mu.Lock()
@@ -89,10 +92,10 @@ func (rs *relays) nearHop(r proto.PeerID) (p route.Path, off float64) {
 		if n := rs.peers.byID[r]; n != nil {
 			p = n.measured
 		}
-		return p, dialPenalty
+		return p, off + dialPenalty
 	}
 	if c.silent() {
-		off = silentPenalty
+		off += silentPenalty
 	}
 	return c.meter.path(), off
 }

@@ -27,6 +27,7 @@ type hostHooks struct {
 	filterStream func(network.Stream) network.Stream
 	awaitHello   func(context.Context, peer.ID) error
 	thinner      *thinner
+	circuits     circuitNote
 }
 
 // newHost returns the libp2p host. It listens at once, but the gater rejects all
@@ -40,7 +41,7 @@ func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello, thinner: r.thinner}
+	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello, thinner: r.thinner, circuits: r.circuits}
 	if !cfg.OwnMetrics {
 		p.metrics = cfg.Registerer
 	}

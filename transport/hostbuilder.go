@@ -41,6 +41,7 @@ type hostBuilder struct {
 	filterStream func(network.Stream) network.Stream        // see preHelloFilter; default: all streams are served
 	awaitHello   func(context.Context, peer.ID) error       // waits for the hello; default: returns at once
 	thinner      *thinner                                   // of the sockets of QUIC
+	circuits     circuitNote                                // default: none
 }
 
 // build builds the host, starts it and listens.
@@ -82,7 +83,7 @@ func (p hostBuilder) build() (_ host.Host, err error) {
 	if h.BasicHost, err = basichost.NewHost(net, set); err != nil {
 		return nil, err
 	}
-	err = errors.Join(addCircuitDialer(h, b), b.swarm.Listen(p.listen...))
+	err = errors.Join(addCircuitDialer(h, b, p.circuits), b.swarm.Listen(p.listen...))
 	if h.observed != nil {
 		h.observed.Start(b.swarm)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	circuit "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 
 	"github.com/balefire/balefire/proto"
@@ -21,6 +22,8 @@ type Lie struct {
 	Swallow bool          // what comes from From is read and dropped
 	From    proto.PeerID
 	Refuse  bool // all reservations and circuits
+	Reset   bool // all requests for circuits
+	Break   bool // all circuits, with the first byte
 	Drop    int  // one of so many buffers is read and dropped; 1: all; 0: none
 }
 
@@ -92,7 +95,16 @@ type lyingStream struct {
 // with small buffers, are left alone.
 func (s *lyingStream) Read(p []byte) (int, error) {
 	if len(p) < bufferSize {
-		return s.Stream.Read(p)
+		n, err := s.Stream.Read(p)
+		if n > 1 && p[1] == byte(circuit.HopMessage_CONNECT) && s.liar.now().Reset { // behind the tag of the type
+			s.Reset()
+			return 0, network.ErrReset
+		}
+		return n, err
+	}
+	if s.liar.now().Break {
+		s.Reset()
+		return 0, network.ErrReset
 	}
 	for {
 		if rate := s.liar.now().Rate; rate > 0 {

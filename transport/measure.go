@@ -23,6 +23,7 @@ const (
 	silentAfter   = 3 * time.Second  // after which a relay is considered silent
 	dialPenalty   = 0.5              // score penalty of a relay that must be dialed first
 	silentPenalty = 2.0              // score penalty of a silent relay
+	dropPenalty   = 2.0              // score penalty of a relay that drops circuits
 )
 
 // A connMeter measures one connection using its normal traffic.

@@ -39,6 +39,7 @@ type peerState struct {
 	upgrading bool       // upgrade is running
 	wake      chan struct{}
 	circuits  map[proto.PeerID]circuitRecord // by relay
+	drops     circuitDrops                   // of circuits through it
 	compared  time.Duration                  // monotonic; when it last measured a circuit to this node in a comparison; 0: never
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
 )
 
 // A member that may relay but does not is asked for no reservation, and no circuit
@@ -74,7 +75,7 @@ func TestRefusingRelaysTakeNoPlace(t *testing.T) {
 				cfg.Relay = n.id > 0 && n.liar == nil
 				cfg.Relays = func() []proto.PeerID {
 					all := []proto.PeerID{simKeys(1).Peer(), simKeys(2).Peer(), simKeys(3).Peer()}
-					if leftOut && !n.RefusesReservations(all[0]) {
+					if leftOut && !n.RefusesToRelay(all[0]) {
 						return all[:1]
 					}
 					return all
@@ -90,6 +91,41 @@ func TestRefusingRelaysTakeNoPlace(t *testing.T) {
 			m.await(time.Minute, "a reservation at the honest relay", func() bool { return slices.Contains(held(), simKeys(3).Peer()) })
 			liars[1].Tell(transport.Lie{})
 			m.await(3*time.Minute, "a reservation at one that refuses no more", func() bool { return slices.Contains(held(), simKeys(1).Peer()) })
+		})
+	}
+}
+
+// Two relays that grant reservations and drop the circuits, and are nearer than the one that does not,
+// give their places to this one: two nodes that only a relay connects meet there, and it keeps a place.
+func TestRelaysThatDropCircuitsAreLeft(t *testing.T) {
+	for what, lie := range map[string]transport.Lie{"silent": {Drop: 1}, "broken": {Break: true}, "refused": {Reset: true}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const nodes, honest = 5, 4
+				liars := map[int]*transport.Liar{2: new(transport.Liar), 3: new(transport.Liar)}
+				for _, l := range liars {
+					l.Tell(lie)
+				}
+				m := newReachSimWith(t, nodes, transporttest.Symmetric, wan, func(n *simNode, _ *transport.Config) {
+					n.liar = liars[n.id]
+					n.mesh.SetDistance(0, honest, 300*time.Millisecond)
+					n.mesh.SetDistance(1, honest, 300*time.Millisecond)
+				})
+				defer m.close()
+				held := func(i int) bool { return slices.Contains(m.nodes[i].Reservations(), simKeys(honest).Peer()) }
+				m.await(20*time.Second, "reservations", func() bool { return len(m.nodes[0].Reservations()) == 2 && len(m.nodes[1].Reservations()) == 2 })
+				if held(0) || held(1) {
+					t.Error("the honest relay has a place at once: this test shows nothing")
+				}
+				took := m.await(2*time.Minute, "the two to be connected", func() bool { return m.nodes[0].Connected(simKeys(1).Peer()) })
+				t.Logf("connected after %v", took)
+				for range 5 {
+					time.Sleep(time.Minute)
+					if !held(0) || !held(1) || !m.nodes[0].Connected(simKeys(1).Peer()) {
+						t.Fatalf("a place at the honest relay: %v and %v; %+v", held(0), held(1), m.status(0, 1))
+					}
+				}
+			})
 		})
 	}
 }

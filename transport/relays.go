@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peerstore"
 	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
@@ -59,6 +60,45 @@ func (rs *relays) viaPath(r, p proto.PeerID) (path route.Path, off float64) {
 		}
 	}
 	return path, off
+}
+
+// A circuitDrops counts the circuits through a relay that failed in a row although it had agreed
+// to them, or that it did not even refuse.
+type circuitDrops struct {
+	count int
+	last  time.Duration // monotonic
+}
+
+// A relay drops circuits once so many failed in a row, until one succeeds or for so long: it is
+// not tried while there are others.
+const (
+	maxDrops = 3
+	dropsFor = 6 * time.Hour
+)
+
+// noteCircuit is a [circuitNote]. A handshake over a circuit takes some round trips, and a new relay
+// resets the requests of a member whose hello it has not read yet.
+func (rs *relays) noteCircuit(r, p proto.PeerID, err error, gaveUp bool, took time.Duration) {
+	path, _ := rs.viaPath(r, p)
+	rs.peers.mu.Lock()
+	defer rs.peers.mu.Unlock()
+	n := rs.peers.byID[r]
+	switch {
+	case n == nil:
+	case err == nil:
+		n.drops = circuitDrops{}
+	case !gaveUp || took >= time.Second+4*path.RTT:
+		n.drops.count++
+		n.drops.last = rs.cfg.Clock.Mono()
+	}
+}
+
+// drops reports whether r drops the circuits that this node makes.
+func (rs *relays) drops(r proto.PeerID) bool {
+	rs.peers.mu.Lock()
+	defer rs.peers.mu.Unlock()
+	n := rs.peers.byID[r]
+	return n != nil && n.drops.count >= maxDrops && rs.cfg.Clock.Mono()-n.drops.last < dropsFor
 }
 
 // others returns the relays other than current through which p can be reached now.

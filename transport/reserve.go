@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func (r *reserver) due() []*conn {
 	}
 	held := r.reservations()
 	live := make(map[proto.PeerID]*conn)
-	var candidates []route.Candidate
+	var candidates, dropping []route.Candidate
 	var refusing []proto.PeerID
 	for _, p := range r.relays.list() {
 		c := r.peers.best(p)
@@ -147,8 +148,14 @@ func (r *reserver) due() []*conn {
 			refusing = append(refusing, p)
 			continue
 		}
-		candidates = append(candidates, route.Candidate{Peer: p, Score: r.relays.scoreFor(p, r.demand).Total})
+		one := route.Candidate{Peer: p, Score: r.relays.scoreFor(p, r.demand).Total}
+		if r.relays.drops(p) {
+			dropping = append(dropping, one)
+		} else {
+			candidates = append(candidates, one)
+		}
 	}
+	candidates = append(candidates, fillers(dropping, held, r.cfg.Reserve-len(candidates))...)
 	for p := range held {
 		if live[p] == nil {
 			r.drop(p, "the relay is disconnected")
@@ -184,6 +191,21 @@ func (r *reserver) due() []*conn {
 		return gone
 	})
 	return ask
+}
+
+// fillers returns so many relays that drop circuits, to fill places that no other relay takes:
+// first those with a reservation, then the best.
+func fillers(dropping []route.Candidate, held map[proto.PeerID]*reservation, count int) []route.Candidate {
+	without := func(c route.Candidate) int {
+		if held[c.Peer] == nil {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(dropping, func(a, b route.Candidate) int {
+		return cmp.Or(cmp.Compare(without(a), without(b)), cmp.Compare(b.Score, a.Score), comparePeers(a.Peer, b.Peer))
+	})
+	return dropping[:max(0, min(count, len(dropping)))]
 }
 
 // refuses reports whether relay p has refused reservations, or not answered, several times in a row.
@@ -299,10 +321,10 @@ func (r *reserver) reservations() map[proto.PeerID]*reservation {
 	return maps.Clone(r.held)
 }
 
-// RefusesReservations reports whether a connected relay has refused reservations of this node, or not
-// answered, several times in a row.
-func (t *Transport) RefusesReservations(relay proto.PeerID) bool {
-	return t.reach.reserver.refuses(relay)
+// RefusesToRelay reports whether a connected relay has refused reservations of this node, or not
+// answered, or dropped its circuits, several times in a row.
+func (t *Transport) RefusesToRelay(relay proto.PeerID) bool {
+	return t.reach.reserver.refuses(relay) || t.relays.drops(relay)
 }
 
 // Reservations returns the relays that accept connections for this node now.
