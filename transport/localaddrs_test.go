@@ -141,6 +141,13 @@ func TestNewAddressIsAnnounced(t *testing.T) {
 	eventually(t, "it tells the LAN", func() bool { return starts.Load() == 4 })
 }
 
+// SetInterfaces gives the machine of t interfaces with the addresses that read returns, as of a node that
+// listens on all of them; a simulated network has none. It must be called before Run.
+func (t *Transport) SetInterfaces(read func() ([]ma.Multiaddr, error)) {
+	t.local.read = read
+	t.local.bound(multiaddrs("/ip4/0.0.0.0/udp/4001/quic-v1"))
+}
+
 // AddressesChanged tells t that the addresses of its machine have changed, as its watch of the
 // interfaces does; a simulated network has none.
 func (t *Transport) AddressesChanged() { t.addressesChanged() }

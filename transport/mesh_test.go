@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	ma "github.com/multiformats/go-multiaddr"
+
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -65,6 +67,8 @@ type simNode struct {
 	knows       []int                                  // its contacts; nil: all nodes
 	index       int                                    // its index on the network, initially its id
 	liar        *transport.Liar                        // its relay service, if that may lie
+	interfaces  func() ([]ma.Multiaddr, error)         // nil: none
+	toldAddrs   []string                               // by the last hello that it received
 	onLink      func(context.Context, *transport.Link) // runs while a link is open; nil: nothing
 }
 
@@ -127,6 +131,9 @@ func (n *simNode) start() {
 		n.mesh.t.Fatal(err)
 	}
 	n.Transport = tr
+	if n.interfaces != nil {
+		tr.SetInterfaces(n.interfaces)
+	}
 	endLies := func() {}
 	if n.liar != nil {
 		if endLies, err = tr.ServeLies(n.liar); err != nil {
@@ -177,7 +184,10 @@ func (n *simNode) Hello() *proto.Hello {
 	}
 	return &proto.Hello{Boot: uint64(n.boot), BootId: []byte{15: byte(n.boot)}}
 }
-func (n *simNode) Admit(_ *proto.Hello, from proto.PeerID) error {
+func (n *simNode) Admit(h *proto.Hello, from proto.PeerID) error {
+	n.mu.Lock()
+	n.toldAddrs = h.GetAddrs()
+	n.mu.Unlock()
 	if n.admit != nil {
 		return n.admit(from)
 	}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
@@ -185,4 +188,30 @@ func TestDirectAgainAtANewAddress(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPeersLearnANewAddress checks that a node that gets another address tells its peers within five
+// seconds, and the old one no more.
+func TestPeersLearnANewAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const before, after = "/ip4/10.1.1.1/udp/4001/quic-v1", "/ip4/10.2.2.2/udp/4001/quic-v1"
+		var now atomic.Pointer[string]
+		now.Store(new("/ip4/10.1.1.1"))
+		m := makeSim(t, 2, wan)
+		m.nodes[0].interfaces = func() ([]ma.Multiaddr, error) { return []ma.Multiaddr{ma.StringCast(*now.Load())}, nil }
+		m.startAll()
+		defer m.close()
+		told := func(addr string) bool {
+			m.nodes[1].mu.Lock()
+			defer m.nodes[1].mu.Unlock()
+			return slices.Contains(m.nodes[1].toldAddrs, addr)
+		}
+		m.await(time.Minute, "the first address", func() bool { return m.connected() && told(before) })
+		now.Store(new("/ip4/10.2.2.2"))
+		took := m.await(5*time.Second, "the new address", func() bool { return told(after) })
+		t.Logf("told after %v", took)
+		if told(before) {
+			t.Error("the old address is told too")
+		}
+	})
 }
