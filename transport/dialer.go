@@ -23,6 +23,7 @@ type dialer struct {
 	timing  Timing
 	peers   *peerTable
 	relays  *relays
+	names   *nameResolver
 	opened  chan struct{} // closed when Run has started, or failed to
 	targets dialTargets
 	quic    quicPunches
@@ -116,7 +117,8 @@ func (d *dialer) dialHost(ctx context.Context, p proto.PeerID, addrs []string, c
 	if sw := swarmOf(d.host.Network()); sw != nil {
 		sw.Backoff().Clear(id)
 	}
-	return describeDialError(d.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: append(slices.DeleteFunc(list, isCircuit), circuits...)}))
+	list = append(slices.DeleteFunc(list, isCircuit), circuits...)
+	return d.names.explain(describeDialError(d.host.Connect(ctx, peer.AddrInfo{ID: id, Addrs: list})), list)
 }
 
 // awaitHello returns when a connection to p is verified, or when no existing one can be.

@@ -28,6 +28,7 @@ type hostHooks struct {
 	awaitHello   func(context.Context, peer.ID) error
 	thinner      *thinner
 	circuits     circuitNote
+	names        *nameResolver
 }
 
 // newHost returns the libp2p host. It listens at once, but the gater rejects all
@@ -41,7 +42,7 @@ func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello, thinner: r.thinner, circuits: r.circuits}
+	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello, thinner: r.thinner, circuits: r.circuits, names: r.names}
 	if !cfg.OwnMetrics {
 		p.metrics = cfg.Registerer
 	}

@@ -42,6 +42,7 @@ type hostBuilder struct {
 	awaitHello   func(context.Context, peer.ID) error       // waits for the hello; default: returns at once
 	thinner      *thinner                                   // of the sockets of QUIC
 	circuits     circuitNote                                // default: none
+	names        *nameResolver                              // default: that of libp2p
 }
 
 // build builds the host, starts it and listens.

@@ -58,6 +58,9 @@ func (p hostBuilder) netStack(key crypto.PrivKey, bus event.Bus, m prometheus.Re
 	}
 	opts = append(opts, swarm.WithConnectionGater(p.gater), swarm.WithResourceManager(p.limits),
 		swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil))
+	if p.names != nil {
+		opts = append(opts, swarm.WithMultiaddrResolver(p.names))
+	}
 	if b.swarm, err = swarm.NewSwarm(id, book, bus, opts...); err != nil {
 		return b, err
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	madns "github.com/multiformats/go-multiaddr-dns"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -16,7 +18,7 @@ func (t *Transport) build(gate Gate) {
 	t.greeter = &greeter{self: t.self, gate: gate, cfg: t.cfg, log: t.log, met: t.met, peers: t.peers, members: t.members, addrs: t.Addrs, joined: t.join}
 	t.guards = &streamGuard{timing: t.cfg.Timing, met: t.met, group: t.group, peers: t.peers, rates: t.rates, members: t.members, greeter: t.greeter}
 	t.relays = &relays{self: t.self, cfg: t.cfg, gate: gate, peers: t.peers, members: t.members}
-	t.dialer = &dialer{self: t.self, gate: gate, timing: t.cfg.Timing, peers: t.peers, relays: t.relays, opened: make(chan struct{})}
+	t.dialer = &dialer{self: t.self, gate: gate, timing: t.cfg.Timing, peers: t.peers, relays: t.relays, names: newNameResolver(swarm.ResolverFromMaDNS{Resolver: madns.DefaultResolver}), opened: make(chan struct{})}
 	t.redialer = &redialer{
 		self: t.self, cfg: t.cfg, log: t.log, peers: t.peers, members: t.members, dialer: t.dialer, find: t.FindAddrs, wake: make(chan struct{}, 1),
 	}

@@ -67,7 +67,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	hooks := hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.guards.filterStream, t.dialer.awaitHelloByID, &t.thinner, t.relays.noteCircuit}
+	hooks := hostHooks{t.relays.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.guards.filterStream, t.dialer.awaitHelloByID, &t.thinner, t.relays.noteCircuit, t.dialer.names}
 	if t.host, err = newHost(keys, &gater{t.mayConnect, t.dialer.mayDial}, hooks, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}

@@ -1,0 +1,69 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// badNames is a resolver that knows no name, and does not answer to some.
+type badNames struct{ network.MultiaddrDNSResolver }
+
+func (badNames) ResolveDNSComponent(ctx context.Context, a ma.Multiaddr, _ int) ([]ma.Multiaddr, error) {
+	if strings.Contains(a.String(), "silent") {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, errors.New("no such host")
+}
+
+// A name server that does not answer leaves time for the other addresses of a peer, and the error of a
+// dial says which names are wrong, for as long as they are not asked for again.
+func TestWrongNamesTakeLittleTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newNameResolver(badNames{})
+		addrs := multiaddrs("/dns4/silent.example/udp/4001/quic-v1", "/dns4/silent.example/tcp/4001", "/dns4/wrong.example/tcp/4001", "/ip4/192.0.2.1/tcp/4001")
+		for began := range 2 {
+			at := time.Now()
+			for _, a := range addrs[:3] {
+				if _, err := r.ResolveDNSComponent(t.Context(), a, 9); err == nil {
+					t.Errorf("%s is resolved", a)
+				}
+			}
+			if want := []time.Duration{nameTime, 0}[began]; time.Since(at) != want {
+				t.Errorf("it took %v, want %v", time.Since(at), want)
+			}
+		}
+		const want = "not reached; /dns4/silent.example/udp/4001/quic-v1: the name server does not answer in time; " +
+			"/dns4/silent.example/tcp/4001: the name server does not answer in time; /dns4/wrong.example/tcp/4001: the name cannot be resolved"
+		if err := r.explain(errors.New("not reached"), addrs); err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if r.explain(nil, addrs) != nil {
+			t.Error("a dial that succeeds has an error")
+		}
+		time.Sleep(nameAgain)
+		if err := r.explain(errors.New("not reached"), addrs); err.Error() != "not reached" {
+			t.Errorf("later: %v", err)
+		}
+	})
+}
+
+// A peer with a wrong name is dialed at its other addresses, and where there is none the error names it.
+func TestDialWithAWrongName(t *testing.T) {
+	a, b := start(t, 1, nil), start(t, 2, nil)
+	a.dialer.names.MultiaddrDNSResolver = badNames{}
+	const wrong, silent = "/dns4/wrong.example/tcp/4001", "/dns4/silent.example/tcp/4001"
+	if err := a.Dial(t.Context(), b.Peer(), []string{wrong}); err == nil || !strings.Contains(err.Error(), wrong) {
+		t.Errorf("an error that does not name the address: %v", err)
+	}
+	if err := a.Dial(t.Context(), b.Peer(), append([]string{wrong, silent}, b.Addrs()...)); err != nil {
+		t.Error(err)
+	}
+}
