@@ -73,7 +73,7 @@ var soakSteps = slices.Concat([]step{
 		"TestFirstTaskAfterLinkRecovers", "TestAllReconnectAtOnce", "TestAllStartAtOnce", "TestIdleMeshIsQuiet"),
 	long("clocks", "./node", 2*time.Minute, "BALEFIRE_LONG=1", "TestResultOfATargetWhoseClockWasWrong", "TestResultOfATargetThatRestarts", "TestBrieflyWrongClockOfAHome",
 		"TestClockThatStaysWrong", "TestClocksApart", "TestClockTwentyYearsAhead", "TestTicketsOutliveAWrongClock", "TestRestoreTrustsNoClock", "TestScheduleUnderADoubtedClock", "TestTaskAcceptedAfterASnapshot", "TestAcceptedTaskStartsUnderAWrongClock"),
-	{name: "situations", argv: sh("go test -tags e2e -count=1 -timeout 120m -v -run '^TestSituations$' ./node"), env: []string{"BALEFIRE_LONG=1"}, tests: []string{"TestSituations"}, covers: []string{"./node"}, estimate: 3 * time.Minute},
+	long("situations", "./node", 3*time.Minute, "BALEFIRE_LONG=1", "TestSituations"),
 	{name: "probe", argv: sh("go test -tags e2e -count=20 -timeout 120m -v -run '^TestAuditHasTheProbe$' ./node"), tests: []string{"TestAuditHasTheProbe"}, covers: []string{"./node"}, estimate: time.Minute},
 	long("strangers and load", "./node", 2*time.Minute, "BALEFIRE_LONG=1", "TestStrangersLeaveNothingBehind", "TestLoadLeavesNothingBehind"),
 	long("the stuck one", "./ownership", 2*time.Minute, "BALEFIRE_LONG=1", "TestAStuckTaskIsFound"),
