@@ -48,6 +48,10 @@ const MaxPeers = 4096
 // bookTimeout bounds a write that a hello waits for.
 const bookTimeout = 5 * time.Second
 
+// seenEvery is how often the hellos of a peer that state nothing new are noted: a member may
+// repeat its hello without end, and a write costs an fsync.
+const seenEvery = time.Minute
+
 // Multiaddrs reads addresses, which the book keeps as text.
 type Multiaddrs interface {
 	// Usable returns the addresses that can lead to peer p, at most proto.MaxAddrs. here:
@@ -193,7 +197,10 @@ func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 		if err := checkBoot(p, h); err != nil {
 			return err
 		}
-		p.Boot, p.LastSeen = h.GetBoot(), b.clock.Now()
+		p.Boot = h.GetBoot()
+		if now := b.clock.Now(); now.Sub(p.LastSeen).Abs() >= seenEvery {
+			p.LastSeen = now
+		}
 		if len(h.GetAddrs()) > 0 { // a machine that is between two networks has none
 			p.Addrs = h.GetAddrs()
 		}
@@ -346,7 +353,8 @@ func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	p := Peer{Peer: id, Added: b.clock.Now()}
-	if old := b.find(id); old != nil {
+	old := b.find(id)
+	if old != nil {
 		p = old.clone()
 	} else if n := b.Count(); n >= MaxPeers {
 		return fmt.Errorf("%w (%d peers): forget some (peers forget), and revoke the admin that admits too many", ErrBookFull, n)
@@ -357,6 +365,11 @@ func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store
 	val, err := p.encode()
 	if err != nil {
 		return fmt.Errorf("address book: %w", err)
+	}
+	if old != nil && also == nil {
+		if was, err := old.encode(); err == nil && bytes.Equal(was, val) {
+			return nil
+		}
 	}
 	var batch store.Batch
 	batch.Put(store.Peers, bookKey(id), val)

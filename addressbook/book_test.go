@@ -540,3 +540,38 @@ func TestRefusalNamesTheClocks(t *testing.T) {
 		})
 	}
 }
+
+// A hello that states nothing new is not written, however often it is repeated: a member would
+// keep the disk of the others busy. That the peer is here is still noted each minute.
+func TestRepeatedHelloIsNotWritten(t *testing.T) {
+	c := newBookCase(t)
+	id := c.peer.Peer()
+	admit := func() (batches int64) {
+		t.Helper()
+		before := c.store.Counters().Batches
+		if err := c.book.Admit(c.hello, id); err != nil {
+			t.Fatal(err)
+		}
+		return c.store.Counters().Batches - before
+	}
+	if n := admit(); n != 1 {
+		t.Fatalf("the first hello is written %d times", n)
+	}
+	for range 10 {
+		c.clock.Advance(seenEvery / 20)
+		if n := admit(); n != 0 {
+			t.Fatal("a hello that states nothing new is written")
+		}
+	}
+	c.hello.Addrs = []string{"/ip4/192.0.2.8/udp/4001/quic-v1"}
+	if n := admit(); n != 1 {
+		t.Error("other addresses are not written")
+	}
+	c.clock.Advance(seenEvery)
+	if n := admit(); n != 1 {
+		t.Error("it is not noted that the peer is here")
+	}
+	if p, _ := c.book.Get(id); !p.LastSeen.Equal(c.clock.Clock().Now()) || p.Addrs[0] != c.hello.Addrs[0] {
+		t.Errorf("last seen %v at %v", p.LastSeen, p.Addrs)
+	}
+}
