@@ -2,12 +2,14 @@ package node
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
@@ -267,6 +269,26 @@ func TestMemberCannotTakeATitle(t *testing.T) {
 			if all := s.get().Queues.Driver.Titles(); len(all) != 1 || home != n.peer() {
 				t.Errorf("%s knows %+v: %v", s.name, all, err)
 			}
+		}
+	})
+}
+
+// A member that asks an admin again and again to sign the same name gets the same deed, and
+// leaves one line in its audit.
+func TestRepeatedCreationIsAuditedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := titleMesh(t, 1)
+		defer w.close()
+		f := w.forger("mallory", "send", "work")
+		defer f.Close()
+		time.Sleep(10 * time.Second)
+		n := w.nodes[0]
+		for range 5 {
+			f.Send(n.peer(), proto.StreamTask, f.Frame(proto.TypeQueueAsk, &proto.QueueAsk{Number: 1, Queue: "orders", Generation: 1}))
+			time.Sleep(time.Second)
+		}
+		if lines, err := audit.Read(filepath.Join(n.dir, audit.DirName), audit.Query{Action: "queue.sign"}); err != nil || len(lines) != 1 {
+			t.Errorf("%d lines, want one: %v", len(lines), err)
 		}
 	})
 }

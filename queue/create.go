@@ -21,9 +21,10 @@ const (
 
 // adminRequests holds the open questions of this node to admins.
 type adminRequests struct {
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]*adminRequest
+	mu      sync.Mutex
+	last    uint64
+	open    map[uint64]*adminRequest
+	audited map[string]bool // names that this node has signed for others, and that are in the audit
 }
 
 type adminRequest struct {
@@ -178,10 +179,35 @@ func (qs *Queues) signFor(ctx context.Context, from proto.PeerID, ask *proto.Que
 		return qs.Driver.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
 	}
 	deed, err := qs.Driver.SignCreation(ctx, ask.GetQueue(), from)
+	if err == nil {
+		err = qs.auditCreation(ctx, ask.GetQueue(), from)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return deed, qs.cfg.AuditSystem(ctx, "queue.sign", ask.GetQueue()+" made by "+from.String())
+	return deed, nil
+}
+
+// auditCreation records that this node has signed that p made a name: once for each name in a
+// start of the node, however often p asks, and before p gets the deed.
+func (qs *Queues) auditCreation(ctx context.Context, name string, p proto.PeerID) error {
+	ar := &qs.admins
+	ar.mu.Lock()
+	audited := ar.audited[name]
+	ar.mu.Unlock()
+	if audited {
+		return nil
+	}
+	if err := qs.cfg.AuditSystem(ctx, "queue.sign", name+" made by "+p.String()); err != nil {
+		return err
+	}
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	if ar.audited == nil {
+		ar.audited = map[string]bool{}
+	}
+	ar.audited[name] = true
+	return nil
 }
 
 // confirmEvery is the interval at which admins are asked to confirm homes.
