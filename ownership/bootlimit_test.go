@@ -99,3 +99,89 @@ func checkNextStart(t *testing.T, disk map[string][]byte, x Task, now Now) {
 		}
 	}
 }
+
+// A question about an epoch that no home can have reached leaves nothing behind: a task that its
+// home grants here later would be declined for good.
+func TestQuestionsAboutImpossibleEpochsAreIgnored(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		f := newFixture(t, nil)
+		if known { // and over
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.owner.close(f.owner.runs[f.task.ID])
+		}
+		was := f.owner.runs[f.task.ID]
+		k := f.claim()
+		k.EpochBoot, k.Generation, k.BootId = f.now.plausibleBoot()+1, 2, nil
+		out := f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now)
+		if r := f.owner.runs[f.task.ID]; r != was || len(out.Writes)+len(out.Sends) > 0 {
+			t.Errorf("with a lease that is over: %v: there is %+v, and %d records are written", known, r, len(out.Writes))
+		}
+		k.EpochBoot--
+		if f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now); f.owner.runs[f.task.ID].claim.epoch.Boot != k.EpochBoot {
+			t.Errorf("with a lease that is over: %v: an epoch that is possible is not noted", known)
+		}
+	}
+}
+
+// A task of which a node claims to know a higher epoch, whether it was told so by the sender of
+// the task or makes it up, keeps no other task of that kind from the node.
+func TestAStaleTaskHoldsUpNoOther(t *testing.T) {
+	for _, seen := range []uint64{0, 200, maxBoot - 1} {
+		f := newFeed(t, 0)
+		now := f.now.Wall
+		refuse := func() {
+			for _, g := range f.grants {
+				x := &proto.Taken{Claim: g.Claim, Code: proto.CodeStale, SeenBoot: seen}
+				out := f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{x}}, f.now)
+				if len(out.Sends) > 0 {
+					t.Errorf("seen %d: it is granted again at once", seen)
+				}
+			}
+			f.grants = nil
+		}
+		add := func(i int) {
+			for _, s := range f.home.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", NotAfter: now + time.Hour.Milliseconds()}, f.now).Sends {
+				f.grants = append(f.grants, s.Body.(*proto.Grant))
+			}
+		}
+		add(0)
+		refuse()
+		add(1)
+		if len(f.grants) != 1 || proto.TaskID(f.grants[0].Claim.Task) != testTaskID(1) {
+			t.Errorf("seen %d: the other task is not granted: %d grants", seen, len(f.grants))
+		}
+		f.take(Output{Sends: []Send{{Body: f.grants[0]}}})
+		f.grants = nil
+		f.pass(time.Minute)
+		if f.take(f.home.Tick(f.now)); len(f.grants) == 0 {
+			t.Errorf("seen %d: the task is not granted again", seen)
+		}
+	}
+}
+
+// A node that declines whatever it is granted is left alone for a while, and the tasks go on when
+// it takes one.
+func TestANodeThatFindsAllStaleIsBackedOff(t *testing.T) {
+	f := newFeed(t, 0)
+	grants := 0
+	var take func(out Output)
+	take = func(out Output) {
+		for _, s := range out.Sends {
+			if g, ok := s.Body.(*proto.Grant); ok {
+				grants++
+				x := &proto.Taken{Claim: g.Claim, Code: proto.CodeStale, SeenBoot: maxBoot}
+				take(f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{x}}, f.now))
+			}
+		}
+	}
+	for i := range 1000 {
+		take(f.home.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", NotAfter: f.now.Wall + time.Hour.Milliseconds()}, f.now))
+	}
+	if grants > 2*maxStale {
+		t.Errorf("it was granted %d tasks, and declined each", grants)
+	}
+	f.pass(time.Minute)
+	if f.take(f.home.Tick(f.now)); len(f.grants) != feedSlots {
+		t.Errorf("it owns %d of the tasks now", len(f.grants))
+	}
+}

@@ -24,6 +24,7 @@ type members struct {
 type node struct {
 	known   Node
 	backoff map[string]time.Duration // by kind, empty for all: nothing is granted before this time of Mono
+	stale   int                      // grants that it declined as stale since it took one
 }
 
 func (all *members) set(n Node) {
@@ -38,6 +39,27 @@ func (all *members) set(n Node) {
 func (all *members) backOff(p proto.PeerID, kind string, until time.Duration) {
 	if n := all.byPeer[p]; n != nil {
 		n.backoff[kind] = until
+	}
+}
+
+// maxStale is how many grants in a row a node may decline as stale before it is granted nothing of
+// their kinds for a while. It may be told a higher epoch of a task by any member, so that a few
+// must not keep the tasks of others from it.
+const maxStale = 16
+
+// declinedStale records that a node declined a grant as stale.
+func (all *members) declinedStale(p proto.PeerID, kind string, until time.Duration) {
+	if n := all.byPeer[p]; n != nil {
+		if n.stale++; n.stale >= maxStale {
+			all.backOff(p, kind, until)
+		}
+	}
+}
+
+// took records that a node took a grant.
+func (all *members) took(p proto.PeerID) {
+	if n := all.byPeer[p]; n != nil {
+		n.stale = 0
 	}
 }
 

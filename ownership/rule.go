@@ -84,6 +84,7 @@ func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 		if t.Code == proto.CodeOK {
 			if ts, r := h.authorize(from, k); r.Code == proto.CodeOK {
 				h.touch(ts)
+				h.members.took(from)
 				h.event(EventTaken, ts, from, "")
 			}
 			continue
@@ -124,7 +125,8 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 		} else {
 			wait = h.cfg.Heartbeat // the next epoch is above the one it knows
 		}
-		h.members.backOff(from, ts.task.Kind, h.now.Mono+wait)
+		ts.mem.dueAt, ts.mem.lastFailed = h.now.Mono+wait, from
+		h.members.declinedStale(from, ts.task.Kind, ts.mem.dueAt)
 	case proto.CodeDraining:
 		h.members.backOff(from, "", h.now.Mono+wait)
 	default:

@@ -388,8 +388,13 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 // startedOnce reports whether r was started and may be started only once.
 func startedOnce(r *run) bool { return everStarted(r) && r.mode == proto.AtMostOnce }
 
-// neverStart stores that an epoch will not be started here.
+// neverStart stores that an epoch will not be started here, unless no home can have reached it:
+// then the task could not be granted here any more.
 func (o *Owner) neverStart(from proto.PeerID, k claim, old *run) {
+	if k.epoch.Boot > o.now.plausibleBoot() {
+		o.out.ignored(k.task, from, k.epoch, "a question about an epoch that no home has reached")
+		return
+	}
 	if old != nil {
 		if startedOnce(old) {
 			return

@@ -81,7 +81,7 @@ type taskMem struct {
 	acked       bool          // the owner acknowledged the grant, or is asked by Status
 	lapsed      bool          // the lease is over, and no other node was granted one
 	counted     bool          // counted in queue.usage
-	lastFailed  proto.PeerID  // whose run failed last: not asked again while another node can take the task
+	lastFailed  proto.PeerID  // whose run failed last, or who knows a higher epoch: not asked again while another node can take the task
 	silentSince time.Duration // since when the owner of a task that may have started has been silent; 0: it is not
 }
 
