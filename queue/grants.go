@@ -30,6 +30,8 @@ func (r Runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
 		return proto.CodeDraining
 	case from != r.self && r.gossip.SelfPaused():
 		return proto.CodeBusy // it considers itself unhealthy or isolated (I16)
+	case from != r.self && r.parts.Store.Full():
+		return proto.CodeFull // its own tasks are in this store, and free it by running
 	}
 	if code := r.parts.Grants.Room(l); code != 0 {
 		return code
