@@ -23,6 +23,8 @@ type Config struct {
 
 	MaxNames int // of queues and others, that this node as an admin signs for another member; default 64
 
+	MaxLeases int // of one other home that this node keeps, those included that are over; default 131072
+
 	Machine uint32 // identifies the machine start that the boot clock counts from; default 0, the same at every start
 
 	// Random fills tokens and spreads backoffs. The default is a fixed sequence, which is
@@ -51,6 +53,7 @@ func (c Config) withDefaults() Config {
 	c.Ahead = cmp.Or(c.Ahead, 100*time.Millisecond)
 	c.StallAfter = cmp.Or(c.StallAfter, 5*time.Minute)
 	c.MaxNames = cmp.Or(c.MaxNames, 64)
+	c.MaxLeases = cmp.Or(c.MaxLeases, 1<<17)
 	if c.Deeds == nil {
 		c.Deeds = plainDeeds{}
 	}

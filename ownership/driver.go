@@ -193,7 +193,7 @@ func Open(s *store.Store, with Parts, cfg Settings) (*Driver, error) {
 		store: s, parts: with, cfg: cfg, home: NewHome(cfg.Self, cfg.Boot, cfg.Config), owner: NewOwner(cfg.BootID, cfg.Config),
 		inputs: make(chan func(), maxInputs), done: make(chan struct{}),
 		starts:   starts{map[proto.TaskID]receivedGrant{}, map[proto.TaskID]chan Start{}, map[proto.TaskID]bool{}},
-		records:  runRecords{map[proto.TaskID]Policy{}, map[proto.TaskID]probe{}, map[proto.TaskID]result{}},
+		records:  runRecords{map[proto.TaskID]Policy{}, map[proto.TaskID]probe{}, map[proto.TaskID]result{}, map[proto.PeerID]int{}},
 		received: map[proto.TaskID]*proto.Outcome{},
 	}
 	d.pending.reset()
@@ -339,7 +339,7 @@ func (d *Driver) load() error {
 	if err != nil {
 		return err
 	}
-	return d.records.join(pieces)
+	return d.records.join(pieces, d.owner.runs)
 }
 
 // loadHome restores the home from disk and calls also with each record.

@@ -188,6 +188,9 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 }
 
 func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code) {
+	if code == proto.CodeOK && d.keepsEnough(from) {
+		code = proto.CodeBusy
+	}
 	o := d.owner.OnGrant(from, m, code, d.now())
 	for _, id := range o.Waits {
 		d.starts.release(id) // of an earlier lease, which ended in this step
@@ -287,7 +290,7 @@ func (d *Driver) Finish(ctx context.Context, id proto.TaskID, o *proto.Outcome) 
 		delete(d.starts.running, id)
 		kept, out := d.owner.Finish(id, o.GetState(), o.GetBodyDigest(), d.now())
 		if kept {
-			d.records.keepResult(&d.pending, id, o, b)
+			d.records.keepResult(&d.pending, d.owner.runs[id], o, b)
 		} else {
 			d.pending.done[id] = o
 		}
@@ -308,7 +311,7 @@ func (d *Driver) Probed(ctx context.Context, id proto.TaskID, done, unknown bool
 		}
 		d.merge(d.owner.Probed(id, done, unknown, o.GetBodyDigest(), d.now()))
 		if done && !unknown {
-			d.records.keepResult(&d.pending, id, o, b)
+			d.records.keepResult(&d.pending, d.owner.runs[id], o, b)
 		}
 	})
 }

@@ -13,12 +13,16 @@ type runRecords struct {
 	policies map[proto.TaskID]Policy // of tasks that were started here
 	probes   map[proto.TaskID]probe  // for handlers to probe if the node dies
 	results  map[proto.TaskID]result // of finished runs
+
+	unanswered map[proto.PeerID]int // bytes of the results, by the home that granted the task
 }
 
 // A result is stored in this many pieces.
 type result struct {
-	outcome *proto.Outcome
-	pieces  int
+	outcome   *proto.Outcome
+	pieces    int
+	size      int          // bytes of its encoding
+	grantedBy proto.PeerID // the home that granted its task
 }
 
 // A probe is the grant stored for a task whose handler is probed if the node dies, in this
@@ -57,16 +61,21 @@ func pieceKey(prefix byte, id proto.TaskID, piece int) string {
 	return taskKey(prefix, id) + string([]byte{byte(piece)})
 }
 
-// join takes the pieces of results and probes that were found at start, by prefix and task.
-func (a *runRecords) join(pieces map[string][][]byte) (err error) {
+// join takes the pieces of results and probes that were found at start, by prefix and task, of
+// these runs.
+func (a *runRecords) join(pieces map[string][][]byte, runs map[proto.TaskID]*run) (err error) {
 	for key, all := range pieces {
 		id, b := proto.TaskID([]byte(key[1:])), slices.Concat(all...)
 		if key[0] == keyProbe {
 			a.probes[id] = probe{new(proto.Grant), len(all)}
 			err = proto.Decode(b, a.probes[id].grant)
 		} else {
-			a.results[id] = result{new(proto.Outcome), len(all)}
-			err = proto.Decode(b, a.results[id].outcome)
+			r := result{outcome: new(proto.Outcome), pieces: len(all), size: len(b)}
+			if x := runs[id]; x != nil {
+				r.grantedBy = x.grantedBy
+			}
+			a.setResult(id, r)
+			err = proto.Decode(b, r.outcome)
 		}
 		if err != nil {
 			return fmt.Errorf("the grant or the result of %s: %w", id, err)
@@ -91,9 +100,27 @@ func (a *runRecords) putPolicy(p *pendingOutput, id proto.TaskID) {
 	p.write(Write{Key: taskKey(keyPolicy, id), Val: []byte{byte(a.policies[id])}})
 }
 
-// keepResult stores the result of a task, encoded in b.
-func (a *runRecords) keepResult(p *pendingOutput, id proto.TaskID, o *proto.Outcome, b []byte) {
-	a.results[id] = result{o, p.writePieces(keyResult, id, b)}
+// keepResult stores the result of a run, encoded in b.
+func (a *runRecords) keepResult(p *pendingOutput, x *run, o *proto.Outcome, b []byte) {
+	id := x.claim.task
+	a.setResult(id, result{o, p.writePieces(keyResult, id, b), len(b), x.grantedBy})
+}
+
+func (a *runRecords) setResult(id proto.TaskID, r result) {
+	a.dropResult(id)
+	a.results[id] = r
+	a.unanswered[r.grantedBy] += r.size
+}
+
+func (a *runRecords) dropResult(id proto.TaskID) {
+	r, ok := a.results[id]
+	if !ok {
+		return
+	}
+	delete(a.results, id)
+	if a.unanswered[r.grantedBy] -= r.size; a.unanswered[r.grantedBy] <= 0 {
+		delete(a.unanswered, r.grantedBy)
+	}
 }
 
 // keepProbe stores the grant of a task, in the batch of its start.
@@ -111,7 +138,7 @@ func (a *runRecords) prune(p *pendingOutput, id proto.TaskID, x *run) {
 	if r, ok := a.results[id]; ok && (x == nil || x.phase != proto.LeaseFinished) {
 		p.dropPieces(keyResult, id, r.pieces)
 		p.done[id] = r.outcome
-		delete(a.results, id)
+		a.dropResult(id)
 	}
 	if _, ok := a.policies[id]; !ok || x != nil && (x.mem.alive || x.phase == proto.LeaseStarted || x.phase == proto.LeaseReceived) {
 		return

@@ -27,6 +27,7 @@ type Owner struct {
 	renewedAt     time.Duration              // time of the last renewal, by Boot
 	declined      map[proto.TaskID]proto.Seq // a copy of a declined grant is declined too
 	unknownLeases map[proto.PeerID]int       // leases that this node never had, by the node that asked about them
+	leases        map[proto.PeerID]int       // all others, by the home that granted them
 }
 
 // A renewal is an unanswered Renew.
@@ -79,14 +80,15 @@ type runMem struct {
 	closedAt        time.Duration // since when it is closed, by Boot
 	unknownSince    time.Duration // since when its home has not known the task, by Boot
 	retryAfterMs    uint64        // of a release
-	askedBy         proto.PeerID  // the node that asked about a lease that this node never had
+	unknown         bool          // this node never had it, and was asked about it
+	countedFor      proto.PeerID  // the node that granted it, or asked about it
 }
 
 // NewOwner returns the owner of a node with the boot id of this start.
 func NewOwner(boot proto.BootID, cfg Config) *Owner {
 	return &Owner{
 		cfg: cfg.withDefaults(), boot: boot, runs: map[proto.TaskID]*run{}, live: list.New(),
-		watermarks: map[proto.PeerID]proto.Seq{}, openRenews: map[proto.PeerID][]renewal{}, declined: map[proto.TaskID]proto.Seq{}, unknownLeases: map[proto.PeerID]int{},
+		watermarks: map[proto.PeerID]proto.Seq{}, openRenews: map[proto.PeerID][]renewal{}, declined: map[proto.TaskID]proto.Seq{}, unknownLeases: map[proto.PeerID]int{}, leases: map[proto.PeerID]int{},
 	}
 }
 
@@ -144,20 +146,25 @@ const onLostStop = "stop"
 func (o *Owner) add(r *run) {
 	o.runs[r.claim.task] = r
 	r.mem.elem = o.live.PushBack(r)
-	if r.notAfter == 0 {
-		r.mem.askedBy = r.grantedBy
-		o.unknownLeases[r.grantedBy]++
-	}
+	r.mem.unknown, r.mem.countedFor = r.notAfter == 0, r.grantedBy
+	o.counts(r)[r.grantedBy]++
 }
 
 func (o *Owner) forget(r *run) {
 	o.live.Remove(r.mem.elem)
 	delete(o.runs, r.claim.task)
-	if p := r.mem.askedBy; !p.IsZero() {
-		if o.unknownLeases[p]--; o.unknownLeases[p] == 0 {
-			delete(o.unknownLeases, p)
-		}
+	p, n := r.mem.countedFor, o.counts(r)
+	if n[p]--; n[p] == 0 {
+		delete(n, p)
 	}
+}
+
+// counts returns where r is counted.
+func (o *Owner) counts(r *run) map[proto.PeerID]int {
+	if r.mem.unknown {
+		return o.unknownLeases
+	}
+	return o.leases
 }
 
 func (o *Owner) put(r *run) {
@@ -366,7 +373,7 @@ func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code
 // all. Otherwise a lease must not move to that node.
 func mayRegrant(code proto.Code) bool {
 	switch code {
-	case proto.CodeOK, proto.CodeBusy, proto.CodeDraining, proto.CodeNoHandler:
+	case proto.CodeOK, proto.CodeBusy, proto.CodeFull, proto.CodeDraining, proto.CodeNoHandler:
 		return true
 	}
 	return false

@@ -92,6 +92,7 @@ func (o *Owner) renew() {
 			o.sendRenew(k.home, claims)
 		}
 	}
+	o.askSettled()
 }
 
 // sendRenew renews leases of one home, and asks for the bodies that are needed.

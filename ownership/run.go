@@ -193,7 +193,7 @@ func (o *Owner) close(r *run) {
 	if r.phase != proto.LeaseFinished {
 		r.state = 0
 	}
-	r.phase, r.digest = proto.LeaseClosed, nil
+	r.phase, r.digest, r.reason = proto.LeaseClosed, nil, ""
 	o.put(r)
 }
 

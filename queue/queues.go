@@ -131,6 +131,7 @@ type GrantBodies interface {
 type Config struct {
 	MadeBy     []string      // members for whom this node, as an admin, signs the creation of a queue
 	MaxNames   int           // that it signs for one member; 0: the default of package ownership
+	MaxLeases  int           // of one other home that this node keeps; 0: the default of package ownership
 	StallAfter time.Duration // without progress for this long, a run that reports it is stopped
 	Started    time.Time     // when this node started
 
@@ -157,7 +158,7 @@ func Open(parts Parts, cfg Config) (*Queues, error) {
 	}, ownership.Settings{
 		Config: ownership.Config{
 			Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, MayBeHome: qs.mayBeHome,
-			MaxNames: cfg.MaxNames, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:]),
+			MaxNames: cfg.MaxNames, MaxLeases: cfg.MaxLeases, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:]),
 		},
 		Self: qs.self, Boot: parts.Outbox.Boot(), BootID: id,
 		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
