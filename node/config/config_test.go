@@ -68,8 +68,9 @@ func TestDefaultsWithoutAFile(t *testing.T) {
 }
 
 func TestANamedFileMustExist(t *testing.T) {
-	if _, err := Load(Source{File: filepath.Join(t.TempDir(), "none.yaml"), Required: true}); err == nil {
-		t.Error("a missing file that was named explicitly is no error")
+	_, err := Load(Source{File: filepath.Join(t.TempDir(), "none.yaml"), Required: true})
+	if err == nil || !strings.Contains(err.Error(), "none.yaml") || !strings.Contains(err.Error(), "balefire-node init") {
+		t.Errorf("a missing file that was named explicitly: %v", err)
 	}
 }
 

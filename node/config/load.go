@@ -69,7 +69,9 @@ func (src Source) files() ([]string, error) {
 	switch _, err := os.Stat(src.File); {
 	case err == nil:
 		out = append(out, src.File)
-	case src.Required || !errors.Is(err, fs.ErrNotExist):
+	case src.Required && errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read configuration: %w: check the path in --config or BALEFIRE_CONFIG, or create the file with balefire-node init", err)
+	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	dir := filepath.Join(filepath.Dir(src.File), "conf.d")
