@@ -126,3 +126,33 @@ func TestAProvenConfigurationIsNotReverted(t *testing.T) {
 		t.Errorf("the daemon returned %v", err)
 	}
 }
+
+// The format of the log changes at once, like its level, and returns with the configuration.
+func TestReloadOfTheLog(t *testing.T) {
+	r := newReloadable(t)
+	opened := 0
+	r.open = func(cfg node.Config) (*node.Node, error) {
+		if opened++; opened == 2 {
+			return nil, errors.New("the port is taken")
+		}
+		return node.New(cfg)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.supervise(ctx, func() error { return r.runOnce(ctx, r.hup) }) }()
+	r.told.await(t, `"msg":"the node is running"`)
+	r.reload(t, "log: {format: text}\n")
+	r.write(t, "lgo: {}\n")
+	r.hup <- reloadSignals()[0]
+	r.told.await(t, `level=ERROR msg="the new configuration is invalid`)
+	if opened != 1 {
+		t.Error("the node was reopened for the format of its log")
+	}
+	r.reload(t, "log: {format: json, level: error}\nlimits: {slots: 9}\n")
+	r.told.await(t, `"msg":"the node does not open with the new configuration`)
+	r.told.await(t, `level=INFO msg="the node is running"`)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

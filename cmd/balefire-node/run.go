@@ -78,7 +78,7 @@ type setup struct {
 // configuration requires it.
 type daemon struct {
 	w     *app
-	level *slog.LevelVar
+	style *logStyle
 	log   *slog.Logger
 	open  func(node.Config) (*node.Node, error)
 
@@ -91,9 +91,9 @@ type daemon struct {
 }
 
 func newDaemon(w *app, l *config.Loaded, p config.Paths) *daemon {
-	d := &daemon{w: w, setup: setup{l, p}, level: new(slog.LevelVar), open: node.New}
-	d.level.Set(l.Log.Severity())
-	d.log = w.logger(l.Log.Format, d.level)
+	d := &daemon{w: w, setup: setup{l, p}, style: &logStyle{w: w}, open: node.New}
+	d.style.set(l.Log)
+	d.log = d.style.logger()
 	return d
 }
 
@@ -136,6 +136,7 @@ func (d *daemon) supervise(ctx context.Context, once func() error) error {
 		case d.revertConfig(err):
 			d.log.Error("the node does not open with the new configuration: the old one is used", "err", err)
 			d.setup, d.previous = *d.previous, nil
+			d.style.set(d.setup.loaded.Log)
 			continue
 		case !isDiskFailure(err):
 			return err
@@ -277,10 +278,10 @@ func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal, current 
 		}
 		changed := current.loaded.Changed(fresh)
 		d.log.Info("the configuration was reloaded", "changed_fields", changed)
-		d.level.Set(fresh.Log.Severity())
+		d.style.set(fresh.Log)
 		restart := paths.Socket != current.paths.Socket
 		for _, key := range changed {
-			restart = restart || key != "log.level"
+			restart = restart || !strings.HasPrefix(key, "log.")
 		}
 		notifyManager(d.log, stateReloading, statusLine("applying the changed configuration"))
 		if restart {

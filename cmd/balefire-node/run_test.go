@@ -406,7 +406,9 @@ func TestLogLevel(t *testing.T) {
 func TestLogSpansHaveUnits(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		w, _, errs := newTestApp()
-		w.logger(format, slog.LevelInfo).Info("later", "wait", 30*time.Second)
+		style := &logStyle{w: w}
+		style.set(config.Log{Format: format})
+		style.logger().Info("later", "wait", 30*time.Second)
 		if !strings.Contains(errs.String(), "30s") {
 			t.Errorf("%s: %s", format, errs)
 		}
@@ -418,7 +420,9 @@ func TestLogSpansHaveUnits(t *testing.T) {
 func TestLibrariesWriteIntoTheLog(t *testing.T) {
 	t.Cleanup(func() { logLibraries(slog.New(slog.DiscardHandler)) })
 	w, _, errs := newTestApp()
-	logLibraries(w.logger("json", slog.LevelDebug))
+	style := &logStyle{w: w}
+	style.set(config.Log{Level: "debug", Format: "json"})
+	logLibraries(style.logger())
 	log.Print("[zeroconf] no suitable IPv4 interface")
 	var line struct{ Level, Msg string }
 	if err := json.Unmarshal(errs.Bytes(), &line); err != nil || line.Level != "DEBUG" || !strings.Contains(line.Msg, "zeroconf") {

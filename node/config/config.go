@@ -15,7 +15,7 @@ import (
 type Config struct {
 	settings.Settings
 	API API `yaml:"api" doc:"How programs on this machine reach this node."`
-	Log Log `yaml:"log" doc:"What a node logs."`
+	Log Log `yaml:"log" doc:"What a node logs. SIGHUP reloads these settings without a restart."`
 }
 
 // API configures how programs on this machine reach this node.
@@ -25,7 +25,7 @@ type API struct {
 
 // Log configures what a node logs.
 type Log struct {
-	Level  string `yaml:"level" default:"info" enum:"debug,info,warn,error" doc:"lowest level that is written; single tasks are logged at debug only; SIGHUP reloads it without a restart"`
+	Level  string `yaml:"level" default:"info" enum:"debug,info,warn,error" doc:"lowest level that is written; single tasks are logged at debug only"`
 	Format string `yaml:"format" default:"auto" enum:"auto,text,json" doc:"auto: text on a terminal, else JSON"`
 }
 

@@ -40,7 +40,7 @@ A list replaces the earlier list, except that ` + "`handlers`" + ` and ` + "`dan
 ` + "`conf.d`" + ` can add its own entries. A key that is not on this page is rejected with its line, and so is an environment
 variable that starts like a setting but is not one. ` + "`balefire-node config show --effective`" + ` prints each value and its
 source, ` + "`balefire-node config validate`" + ` checks a file without starting anything. ` + "`SIGHUP`" + ` reads everything again:
-` + "`log.level`" + ` changes at once; for other settings the node shuts down gracefully and restarts in the same process; an
+those of ` + "`log`" + ` change at once; for other settings the node shuts down gracefully and restarts in the same process; an
 invalid configuration changes nothing. The log contains the names of the changed settings, never their values.
 
 Sizes are in bytes or have a unit (` + "`64MiB`, `1.5GB`" + `); durations are written as ` + "`90s`, `15m`, `1h30m`, `7d`" + `.
