@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -111,7 +112,9 @@ func explain(err error, text string) error {
 // read returns a pointer to the struct of a request, or a problem with all its faults.
 func (in *input) read(c huma.Context) (any, error) {
 	v, faults := reflect.New(in.typ), new(huma.ValidateResult)
-	in.rejectUnknown(c, faults)
+	if err := in.checkQuery(c, faults); err != nil {
+		return nil, err
+	}
 	if len(faults.Errors) > 0 {
 		return nil, invalid(http.StatusUnprocessableEntity, faults)
 	}
@@ -143,14 +146,23 @@ func invalid(status int, faults *huma.ValidateResult) error {
 	return huma.NewError(status, "validation failed", faults.Errors...)
 }
 
-// rejectUnknown adds the parameters in the query that the route does not have.
-func (in *input) rejectUnknown(c huma.Context, faults *huma.ValidateResult) {
+// checkQuery adds the parameters in the query that the route does not have, or that are given
+// twice. It returns the problem of a query that cannot be parsed, of which huma would drop a part.
+func (in *input) checkQuery(c huma.Context, faults *huma.ValidateResult) error {
 	u := c.URL()
-	for _, name := range slices.Sorted(maps.Keys(u.Query())) {
-		if !in.query[name] {
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return malformed("read the query: %v", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		switch {
+		case !in.query[name]:
 			faults.Add(place("query", name), "", "unknown query parameter")
+		case len(q[name]) > 1:
+			faults.Add(place("query", name), "", "the query parameter is given twice")
 		}
 	}
+	return nil
 }
 
 // readParam sets the field of a parameter.

@@ -66,6 +66,10 @@ func TestInput(t *testing.T) {
 		{"an empty parameter is absent", "/sample/1?limit=&tag=", "", valid, 200, `{"ID":"1","Tags":null,"Since":"0001-01-01T00:00:00Z","After":0,"Order":"newest","Limit":50,"Trace":"","Body":{"class":"high"}}`},
 		{"unknown parameters alone", "/sample/xyz?id=1", "", valid, 422, "validation failed; query.id: unknown query parameter"},
 		{"a header is no query", "/sample/1?Traceparent=1", "", valid, 422, "validation failed; query.Traceparent: unknown query parameter"},
+		{"a parameter given twice", "/sample/1?limit=2&limit=3&x=1", "", valid, 422, "validation failed; query.limit: the query parameter is given twice; query.x: unknown query parameter"},
+		{"a list given twice", "/sample/1?tag=a&tag=b", "", valid, 422, "query.tag: the query parameter is given twice"},
+		{"a semicolon", "/sample/1?limit=2;order=oldest", "", valid, 400, "invalid semicolon separator in query"},
+		{"a broken escape", "/sample/1?limit=%zz", "", valid, 400, "read the query: invalid URL escape"},
 		{"all faults", "/sample/xyz?tag=a,b,c&since=now&after=-1&order=any&limit=0", "abcde", `{"class":"mid","x":1}`, 422,
 			"validation failed; path.id: expected string to match pattern ^[0-9A-Fa-f-]{1,36}$; query.tag: expected array length <= 2; " +
 				"query.since: invalid date/time for format 2006-01-02T15:04:05.999999999Z07:00; query.after: invalid integer; " +
