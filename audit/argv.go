@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"unicode/utf8"
 )
 
 // Redacted replaces a value that must not enter the record.
@@ -21,16 +23,36 @@ func HashArgv(argv []string) string {
 	return "sha256:" + hex.EncodeToString(d.Sum(nil))
 }
 
-// Redact returns argv with everything after its first keep words hidden. The first words
-// come from the handler's configuration on this node; the rest came with the task and is
-// payload, which never enters the record (I18).
+// maxText is how many bytes of a text of any length an entry has: two of them fit into a
+// line, although JSON may need six bytes for one.
+const maxText = 4 << 10
+
+// Redact returns argv with everything after its first keep words hidden, and cut if it is
+// long. The first words come from the handler's configuration on this node; the rest came
+// with the task and is payload, which never enters the record (I18).
 func Redact(argv []string, keep int) []string {
-	out := make([]string, len(argv))
+	out := make([]string, 0, min(len(argv), maxText))
+	left := maxText
 	for i, arg := range argv {
-		out[i] = Redacted
-		if i < keep {
-			out[i] = arg
+		if left <= 0 {
+			return append(out, fmt.Sprintf("… (%d more words)", len(argv)-i))
 		}
+		if i >= keep {
+			arg = Redacted
+		}
+		out = append(out, cut(arg, left))
+		left -= len(arg) + 1
 	}
 	return out
+}
+
+// cut returns at most n bytes of s, and how long it is if that is not all.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return fmt.Sprintf("%s… (%d bytes)", s[:n], len(s))
 }

@@ -111,6 +111,9 @@ func (r Recorder) recordAs(ctx context.Context, actor, action, what string) erro
 }
 
 func (r Recorder) append(ctx context.Context, actor, action string, detail map[string]string) error {
+	for name, text := range detail {
+		detail[name] = cut(text, maxText)
+	}
 	_, err := r.Journal.Append(ctx, Entry{Boot: r.Boot(), Actor: actor, Action: action, Detail: detail})
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/balefire/balefire/clock"
 )
@@ -597,4 +598,39 @@ func BenchmarkAppend(b *testing.B) {
 			}
 		}
 	})
+}
+
+// What a command did and a script in the configuration can be longer than a line: their
+// beginning is recorded, instead of nothing.
+func TestLongTextsAreCut(t *testing.T) {
+	dir := t.TempDir()
+	cfg, _ := manual()
+	j := open(t, dir, cfg)
+	long := strings.Repeat("<烽", MaxLine/4) // JSON needs six bytes for the first rune
+	r := Recorder{Journal: j, Boot: func() uint64 { return 7 }}
+	act, end, err := r.StartCommand(t.Context(), "mesh.prune", "/v1/"+long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Record(act, "mesh.prune", long); err != nil {
+		t.Fatal(err)
+	}
+	if err := end("ok"); err != nil {
+		t.Errorf("end: %v", err)
+	}
+	argv := append([]string{"sh", "-c", long}, slices.Repeat([]string{long}, 10_000)...)
+	if _, err := j.Append(t.Context(), Entry{Action: "command.start", Argv: Redact(argv, 10_003)}); err != nil {
+		t.Errorf("a script: %v", err)
+	}
+	var got []Record
+	if err := Scan(dir, func(r Record) error { got = append(got, r); return nil }); err != nil || len(got) != 3 {
+		t.Fatalf("%d records: %v", len(got), err)
+	}
+	cut := fmt.Sprintf("… (%d bytes)", len(long))
+	if did := got[1].Detail["did"]; got[1].Detail["result"] != "ok" || !strings.HasPrefix(did, "<烽<烽") || !utf8.ValidString(got[2].Argv[2]) || !strings.HasSuffix(did, cut) {
+		t.Errorf("what was done: %d bytes, %.60q; result %q", len(did), did, got[1].Detail["result"])
+	}
+	if a := got[2].Argv; len(a) != 4 || a[1] != "-c" || !strings.HasSuffix(a[2], cut) || a[3] != "… (10000 more words)" {
+		t.Errorf("argv is %.60q", a)
+	}
 }
