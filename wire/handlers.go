@@ -5,7 +5,7 @@ package wire
 type HandlerSpec struct {
 	Kind        string   `yaml:"kind" json:"kind" doc:"the name that senders use"`
 	Type        string   `yaml:"type,omitempty" json:"type,omitempty" enum:"command,discard,echo,sha256" doc:"command (default) runs a program; echo answers with the body, sha256 with its digest, discard with nothing"`
-	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments; never a shell line"`
+	Exec        []string `yaml:"exec,omitempty" json:"exec,omitempty" doc:"program and its fixed arguments, each of 64 KiB at most; never a shell line"`
 	Args        bool     `yaml:"args,omitempty" json:"args,omitempty" doc:"the task's arguments are appended"`
 	AllowFlags  bool     `yaml:"allow_flags,omitempty" json:"allow_flags,omitempty" doc:"with args: also arguments that begin with -; default they are refused"`
 	Body        string   `yaml:"body,omitempty" json:"body,omitempty" enum:"stdin,file" doc:"how the program gets the body; default stdin"`

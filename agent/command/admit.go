@@ -25,6 +25,9 @@ func (c Config) check() error {
 		return errors.New("exec names no program")
 	}
 	for _, word := range c.Exec {
+		if len(word) > MaxArgBytes {
+			return fmt.Errorf("exec: a word has %d bytes, at most %d: put a script into a file and name that file", len(word), MaxArgBytes)
+		}
 		if err := checkText(word); err != nil {
 			return fmt.Errorf("exec: %w", err)
 		}

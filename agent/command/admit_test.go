@@ -140,6 +140,8 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		{"a path up", Config{Exec: []string{"../x"}}, false},
 		{"a path below", Config{Exec: []string{"bin/x"}}, false},
 		{"NUL in a word", Config{Exec: []string{"x", "a\x00"}}, false},
+		{"the longest script", Config{Exec: []string{"sh", "-c", strings.Repeat("a", MaxArgBytes)}}, true},
+		{"a longer script", Config{Exec: []string{"sh", "-c", strings.Repeat("a", MaxArgBytes+1)}}, false},
 		{"a variable to pass on", Config{Exec: []string{"x"}, Env: []string{"LANG"}}, true},
 		{"a variable to set, even PATH: the operator decides", Config{Exec: []string{"x"}, Env: []string{"PATH=/opt/bin"}}, true},
 		{"no name", Config{Exec: []string{"x"}, Env: []string{"=x"}}, false},
@@ -150,6 +152,9 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := New(tt.cfg); (err == nil) != tt.ok {
 				t.Errorf("err = %v, want ok %v", err, tt.ok)
+			}
+			if err := tt.cfg.check(); err != nil && strings.Contains(err.Error(), "body") {
+				t.Errorf("a configuration has no body: %v", err)
 			}
 		})
 	}
