@@ -23,7 +23,10 @@ func (x *Executor) Program(box string, s wire.MailHandler) (handler.Handler, err
 	case s.Profile == "dangerous" && !slices.Contains(x.cfg.Dangerous, box):
 		return nil, fmt.Errorf("%w: its program is dangerous: name %s under dangerous in this node's own configuration", wire.ErrDenied, box)
 	}
-	typ := handlerTypes[wire.TypeCommand]
+	typ, err := typeOf(spec)
+	if err != nil {
+		return nil, err
+	}
 	h, err := typ.make(x, spec)
 	if err == nil {
 		err = checkFolder(s.Dir)

@@ -52,7 +52,7 @@ func Validate(s wire.HandlerSpec) error {
 		return fail("lanes %.40q: use origin or shared", s.Lanes)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
 		return fail("on_crash %.40q: use retry, probe or park", s.OnCrash)
-	case s.OnCrash == "probe" && !typ.program && s.Type != wire.TypeFunction:
+	case s.OnCrash == "probe" && !typ.probed:
 		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
 	case s.MaxRetries > 0 && s.MaxRetries < cmp.Or(s.MaxAttempts, 3):
 		return fail("max_retries is %d, but a task has %d attempts by default", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -48,5 +49,11 @@ func TestRunLimits(t *testing.T) {
 func TestOfferedTypes(t *testing.T) {
 	if _, err := typeOf(wire.HandlerSpec{Kind: "x", Type: "bar"}); err == nil || strings.Contains(err.Error(), wire.TypeFunction) {
 		t.Errorf("%v", err)
+	}
+	for _, doc := range []reflect.Type{reflect.TypeFor[wire.HandlerSpec](), reflect.TypeFor[wire.Handler]()} {
+		f, _ := doc.FieldByName("Type")
+		if got := f.Tag.Get("enum"); got != strings.Join(Types(), ",") {
+			t.Errorf("the API describes the types %s of %s, want %s", got, doc.Name(), Types())
+		}
 	}
 }

@@ -17,21 +17,28 @@ import (
 // A handlerType knows how to make the handlers of one type. All that differs between
 // types is here.
 type handlerType struct {
-	program bool          // runs a program: exec, run_as and on_crash probe have a meaning
-	files   bool          // a run needs a folder
-	audited bool          // a run has effects outside the node
-	onCrash inbox.OnCrash // default
-	make    func(x *Executor, s wire.HandlerSpec) (handler.Handler, error)
+	program  bool          // runs a program: exec and run_as have a meaning
+	probed   bool          // can say whether an interrupted run had its effect: on_crash probe has a meaning
+	embedded bool          // for a program that embeds a node alone: nobody else can name it
+	files    bool          // a run needs a folder
+	audited  bool          // a run has effects outside the node
+	onCrash  inbox.OnCrash // default
+	make     func(x *Executor, s wire.HandlerSpec) (handler.Handler, error)
 }
 
 var handlerTypes = map[string]handlerType{
-	wire.TypeCommand: {program: true, files: true, audited: true, make: makeCommand},
+	wire.TypeCommand: {program: true, probed: true, files: true, audited: true, make: makeCommand},
 	wire.TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
 	wire.TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
 	wire.TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Executor, s wire.HandlerSpec) (handler.Handler, error) {
 		return agent.Echo{MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut}, nil
 	}},
-	wire.TypeFunction: {files: true, audited: true, make: makeFunction},
+	wire.TypeFunction: {probed: true, embedded: true, files: true, audited: true, make: makeFunction},
+}
+
+// Types returns the names of the types that a handler can have.
+func Types() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(handlerTypes)), func(name string) bool { return handlerTypes[name].embedded })
 }
 
 // typeName returns the name of the type of s, a command unless it states another.
@@ -41,8 +48,7 @@ func typeName(s wire.HandlerSpec) string { return cmp.Or(s.Type, wire.TypeComman
 func typeOf(s wire.HandlerSpec) (handlerType, error) {
 	t, ok := handlerTypes[typeName(s)]
 	if !ok {
-		named := slices.DeleteFunc(slices.Sorted(maps.Keys(handlerTypes)), func(name string) bool { return name == wire.TypeFunction }) // a program alone has that
-		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(named, ", "))
+		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(Types(), ", "))
 	}
 	return t, nil
 }

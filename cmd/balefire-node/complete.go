@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -337,7 +338,7 @@ func (w *app) completeFlags(c *cobra.Command) {
 	w.completeFlag(c, "allow", w.completeAllow)
 	switch c.CommandPath() {
 	case "balefire-node handler add":
-		completeWords(c, "type", wire.TypeCommand, wire.TypeDiscard, wire.TypeEcho, wire.TypeSHA256)
+		completeWords(c, "type", executor.Types()...)
 		completeWords(c, "body", "stdin", "file")
 	case "balefire-node wait":
 		w.completeFlag(c, "for", w.completeCondition)

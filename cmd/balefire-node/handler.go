@@ -91,7 +91,7 @@ func addHandlerFlags(c *cobra.Command, s *wire.HandlerSpec) {
 	f := c.Flags()
 	f.StringArrayVar(&s.Exec, "exec", nil, "program, then one argument each (repeatable)")
 	f.StringSliceVar(&s.Allow, "allow", nil, "who may use it: PEER, peer:ID or role:ROLE (repeatable)")
-	f.StringVar(&s.Type, "type", "", "command, or built in: discard, echo, sha256 (default command)")
+	f.StringVar(&s.Type, "type", "", strings.Join(executor.Types(), ", ")+" (default command)")
 	f.BoolVar(&s.Args, "args", false, "append the sender's arguments; one that begins with - is refused")
 	f.BoolVar(&s.AllowFlags, "allow-flags", false, "with --args: also accept arguments that begin with -")
 	f.StringVar(&s.Body, "body", "", "how the program gets the body: stdin or file (default stdin)")
