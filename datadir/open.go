@@ -161,8 +161,13 @@ func Check(dir string) (Report, error) {
 		return Report{}, err
 	}
 	defer lock.Close()
-	if _, err := os.Lstat(filepath.Join(dir, restoreDone)); err == nil {
-		return Report{}, fmt.Errorf("%w: a restore was interrupted: the next start, salvage or restore completes it", wire.ErrInvalid)
+	_, err = os.Lstat(filepath.Join(dir, restoreDone))
+	interrupted := err == nil
+	at := dir // of the ledger
+	if interrupted {
+		if at, err = ledgerDuringRestore(dir); err != nil {
+			return Report{}, err
+		}
 	}
 	name, err := engineOf(dir)
 	if err != nil {
@@ -172,7 +177,10 @@ func Check(dir string) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	err = checkLedger(dir, &r)
+	if interrupted {
+		r.Notes = append(r.Notes, "a restore was interrupted before it replaced this store: the next start keeps it; to replace it, run the restore again")
+	}
+	err = checkLedger(at, &r)
 	return r, err
 }
 

@@ -151,6 +151,19 @@ func finishRestore(dir string) error {
 	return nil
 }
 
+// ledgerDuringRestore returns the folder that holds the folder of the ledger of the store that
+// is in its place, although a restore was interrupted.
+func ledgerDuringRestore(dir string) (string, error) {
+	at := filepath.Join(dir, Store)
+	if _, err := os.Lstat(at); err != nil {
+		return "", fmt.Errorf("%w: a restore was interrupted when it had moved the old store aside: start the node, or run the restore again: either completes it", wire.ErrInvalid)
+	}
+	if _, err := os.Lstat(filepath.Join(at, Ledger)); err == nil {
+		return at, nil
+	}
+	return dir, nil
+}
+
 // removeUnfinished removes what a snapshot, a restore or a migration left that was killed.
 // The folder is locked, so nobody is making one, and there is nothing in it that is not
 // elsewhere too.
