@@ -62,7 +62,23 @@ func (s *Store) Compact(ctx context.Context) error {
 		return fmt.Errorf("compact: %w", err)
 	}
 	s.meter.compactions.Add(1)
+	s.compacting.Store(nil)
 	return nil
+}
+
+// A compactFailure is what is known of compactions that failed one after the other.
+type compactFailure struct {
+	times int
+	last  error
+}
+
+// CompactFailure returns how often in a row the store could not compact itself, and the last
+// reason.
+func (s *Store) CompactFailure() (times int, last error) {
+	if f := s.compacting.Load(); f != nil {
+		return f.times, f.last
+	}
+	return 0, nil
 }
 
 // A compactor picks a quiet moment for a compaction that is due.
@@ -73,7 +89,7 @@ type compactor struct {
 }
 
 // tick compacts if compaction is due and either nothing was written since the
-// last tick or it has been due for long enough. A failed compaction is counted
+// last tick or it has been due for long enough. A failed compaction is noted
 // and retried later.
 func (k *compactor) tick() {
 	batches := k.s.meter.batches.Load()
@@ -90,6 +106,8 @@ func (k *compactor) tick() {
 	k.dueFor = 0
 	if err := k.s.Compact(context.Background()); err != nil && !ended(err) {
 		k.s.meter.compactFailures.Add(1)
+		times, _ := k.s.CompactFailure()
+		k.s.compacting.Store(&compactFailure{times + 1, err})
 		k.dueFor = -retryCompaction
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -188,10 +189,16 @@ func TestCompactionWaitsForQuiet(t *testing.T) {
 		if n := done.Load() - 1; n < 5 || n > 6 {
 			t.Errorf("%d tries in an hour of compactions that fail, want one in ten minutes", n)
 		}
+		if n, err := s.CompactFailure(); int64(n) != done.Load()-1 || err == nil || !strings.Contains(err.Error(), "no space") {
+			t.Errorf("it tells of %d failures, %v, of %d", n, err, done.Load()-1)
+		}
 		fail.Store(false)
 		time.Sleep(11 * time.Minute)
 		if due.Load() || s.Err() != nil {
 			t.Errorf("compaction still due: %v, failure %v", due.Load(), s.Err())
+		}
+		if n, err := s.CompactFailure(); n != 0 || err != nil {
+			t.Errorf("after one that succeeded it tells of %d failures, %v", n, err)
 		}
 	})
 }

@@ -23,8 +23,9 @@ type Store struct {
 	heap     heap
 	meter    *meter
 
-	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
-	failed  chan struct{}         // closed with it
+	failure    atomic.Pointer[error]          // the first failure, wrapped in ErrFailed
+	failed     chan struct{}                  // closed with it
+	compacting atomic.Pointer[compactFailure] // nil: the last compaction succeeded
 
 	engineMu    sync.RWMutex // held for reading while the engine is read
 	closed      bool

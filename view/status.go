@@ -59,12 +59,7 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 	if p := v.phaseNote(); p != nil {
 		w = append(w, *p)
 	}
-	if s.Store.Failed != "" {
-		add(wire.NoteStoreFailed, wire.NoteArgs{Detail: s.Store.Failed})
-	}
-	if s.Store.Refuses != "" {
-		add(s.Store.Refuses, wire.NoteArgs{})
-	}
+	w = append(w, storeWarnings(v.Store, s.Store)...)
 	for _, h := range v.Local.Handlers() {
 		if h.Problem != "" {
 			add(wire.NoteHandlerProblem, wire.NoteArgs{Kind: h.Kind, Detail: h.Problem})
@@ -107,6 +102,23 @@ const (
 	renewedBefore = 28 * 24 * time.Hour // a certificate that expires sooner should have been renewed
 	jumpWarnFor   = time.Hour           // how long a jump of the clocks is reported
 )
+
+// compactWarnAfter is how many compactions have to fail in a row before that is reported: one
+// is tried again after ten minutes.
+const compactWarnAfter = 3
+
+func storeWarnings(of *store.Store, s wire.StoreStats) (w []wire.Note) {
+	if s.Failed != "" {
+		w = append(w, note(wire.NoteStoreFailed, wire.NoteArgs{Detail: s.Failed}))
+	}
+	if s.Refuses != "" {
+		w = append(w, note(s.Refuses, wire.NoteArgs{}))
+	}
+	if times, last := of.CompactFailure(); times >= compactWarnAfter {
+		w = append(w, note(wire.NoteCompactFails, wire.NoteArgs{Count: times, Detail: last.Error()}))
+	}
+	return w
+}
 
 func (v *Views) clockWarnings() (w []wire.Note) {
 	now := v.Clock.Now()

@@ -240,6 +240,7 @@ const (
 	NoteDrained        NoteCode = "drained"         // it gets no new work from shared queues
 	NoteStopping       NoteCode = "stopping"        // it stops: it takes no new work and waits for the end of what runs
 	NoteStoreFailed    NoteCode = "store_failed"    // the store is being reopened: detail
+	NoteCompactFails   NoteCode = "compact_fails"   // the store could not be compacted again and again: count, detail
 	NoteDiskFull       NoteCode = "disk_full"       // the disk is below its reserve: new work is refused
 	NoteMemoryFull     NoteCode = "memory_full"     // the store uses all the memory it may: new work is refused
 	NoteHandlerProblem NoteCode = "handler_problem" // its program cannot be started: kind, detail

@@ -323,6 +323,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteDrained:        say("this node is drained: it gets no new work from shared queues", "balefire-node drain --off"),
 	wire.NoteStopping:       say("this node is stopping: it takes no new work and waits for the end of what runs", ""),
 	wire.NoteStoreFailed:    say("the store has failed and is being reopened: {detail}", ""),
+	wire.NoteCompactFails:   say("the space of deleted records does not return to the disk: the store could not be compacted {count} times: {detail}", "free the space that a second copy of its live records needs (balefire-node store stats), then: balefire-node store compact"),
 	wire.NoteDiskFull:       say("new work is refused: the disk is below its reserve; results, ends and deletes still work", "free some space; balefire-node store stats shows how much"),
 	wire.NoteMemoryFull:     say("new work is refused: the store uses all the memory it may", "let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"),
 	wire.NoteHandlerProblem: say("handler {kind}: {detail}", ""),
