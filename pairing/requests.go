@@ -25,6 +25,7 @@ const (
 	requestTTL   = 10 * time.Minute // lifetime of a request that is not repeated
 	acceptedTTL  = time.Hour        // time in which an accepted node must fetch its certificate
 	maxStrangers = 256              // strangers that were reported
+	maxShown     = 4 * maxRequests  // names that were shown
 )
 
 // requests holds the requests of nodes on the LAN to join without a ticket. They are kept
@@ -32,7 +33,8 @@ const (
 type requests struct {
 	mu        sync.Mutex
 	asked     map[proto.PeerID]*request
-	strangers map[proto.PeerID]bool // strangers that were reported by an event
+	strangers map[proto.PeerID]bool   // strangers that were reported by an event
+	shown     map[proto.PeerID]string // the name with which a person was last shown a node; it outlives the request
 }
 
 type request struct {
@@ -45,7 +47,7 @@ type request struct {
 }
 
 func newRequests() *requests {
-	return &requests{asked: map[proto.PeerID]*request{}, strangers: map[proto.PeerID]bool{}}
+	return &requests{asked: map[proto.PeerID]*request{}, strangers: map[proto.PeerID]bool{}, shown: map[proto.PeerID]string{}}
 }
 
 // JoinCode returns the code that two people compare when a node joins without a ticket.
@@ -153,6 +155,26 @@ func (q *requests) find(ref string, now time.Time) (*request, error) {
 	return nil, fmt.Errorf("%w: no node asks to join with the code %.64q: run balefire-node join --lan on it (balefire-node peers pending)", wire.ErrNotFound, ref)
 }
 
+// show notes the name with which a person is shown a node.
+func (q *requests) show(x *request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.shown) >= maxShown {
+		clear(q.shown)
+	}
+	q.shown[x.peer] = x.Name
+}
+
+// checkShown returns an error if a person was shown x with another name.
+func (q *requests) checkShown(x *request) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if name, ok := q.shown[x.peer]; ok && name != x.Name {
+		return fmt.Errorf("%w: the node %s was shown as %s and now asks for the name %s: look at it again (balefire-node peers pending), or give it a name with --name", wire.ErrRefused, x.Code, name, x.Name)
+	}
+	return nil
+}
+
 // accept records that a person accepted a request.
 func (q *requests) accept(p proto.PeerID, o wire.AcceptOptions, until time.Time) {
 	q.mu.Lock()
@@ -229,6 +251,7 @@ func (p *Pairing) Requests() []wire.JoinRequest {
 	out := []wire.JoinRequest{}
 	for _, x := range p.requests.list(p.Clock.Now()) {
 		if x.accepted == nil {
+			p.requests.show(x)
 			out = append(out, x.JoinRequest)
 		}
 	}
@@ -246,7 +269,12 @@ func (p *Pairing) Accept(ctx context.Context, ref string, o wire.AcceptOptions) 
 	if len(o.Roles) == 0 {
 		o.Roles = identity.DefaultRoles()
 	}
-	o.Name = cmp.Or(o.Name, x.Name) // a later request may state another one
+	if o.Name == "" {
+		if err := p.requests.checkShown(x); err != nil {
+			return wire.Peer{}, err
+		}
+		o.Name = x.Name // a later request may state another one
+	}
 	if err := checkName(o.Name); err != nil {
 		return wire.Peer{}, err
 	}

@@ -159,3 +159,44 @@ func TestAcceptedNameStays(t *testing.T) {
 		t.Errorf("it is a member as %q, %v, %s", m.Name, err, r.GetRefusal())
 	}
 }
+
+// Nor does a node get a name that it states after a person was shown another one, unless that
+// person is shown the new one too, or gives a name.
+func TestNameIsTheOneShown(t *testing.T) {
+	p, keys := newPairing(t, lanNet{}), identity.NewKeys(nil, time.Now())
+	ask := func(keys *identity.Keys, name string) {
+		t.Helper()
+		if r := p.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()}); !r.GetPending() {
+			t.Fatal(r)
+		}
+	}
+	accept := func(o wire.AcceptOptions) error {
+		_, err := p.Accept(t.Context(), JoinCode(keys.Peer()), o)
+		return err
+	}
+	ask(keys, "guest")
+	if l := p.Requests(); len(l) != 1 || l[0].Name != "guest" {
+		t.Fatal(l)
+	}
+	ask(keys, "backup-server")
+	if err := accept(wire.AcceptOptions{}); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "backup-server") || !strings.Contains(err.Error(), "guest") {
+		t.Errorf("under a name that nobody was shown: %v", err)
+	}
+	for range maxPerOrigin { // which push its request out
+		ask(identity.NewKeys(nil, time.Now()), "x")
+	}
+	ask(keys, "backup-server")
+	if err := accept(wire.AcceptOptions{}); !errors.Is(err, wire.ErrRefused) {
+		t.Errorf("after its first request was pushed out: %v", err)
+	}
+	if err := accept(wire.AcceptOptions{Name: "guest"}); err != nil {
+		t.Errorf("under a name that the person gives: %v", err)
+	}
+	other := identity.NewKeys(nil, time.Now())
+	ask(other, "tablet")
+	ask(other, "phone")
+	p.Requests()
+	if x, err := p.Accept(t.Context(), JoinCode(other.Peer()), wire.AcceptOptions{}); err != nil || x.Name != "phone" {
+		t.Errorf("under the name that was shown: %+v, %v", x, err)
+	}
+}

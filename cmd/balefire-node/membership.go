@@ -43,7 +43,8 @@ func peersAccept(w *app) *cobra.Command {
 		Use: "accept CODE", Short: "Accept a machine that asks to join",
 		Long: `Accept a machine on the local network as a member. Compare its code with the one
 on its own screen: names are not accepted here, because any machine can claim
-any name.`,
+any name. One that asks for another name than peers pending has shown is not
+accepted without --name.`,
 		Example: "  balefire-node peers accept K7QM-2ZPA-77WD\n  balefire-node peers accept K7QM-2ZPA-77WD --name field-10 --roles work",
 		Args:    exactly(1, "the code of a machine, as shown by peers pending and on its own screen"), ValidArgsFunction: w.completeJoinRequest,
 		RunE: func(cmd *cobra.Command, args []string) error {
