@@ -82,10 +82,18 @@ func (o *Outbox) backlogConfig() backlog.Config {
 		Archive: c.Retention.Archive, Archived: c.Retention.Archived,
 		Progress: c.Progress, Clock: c.Clock,
 		Found: o.found, Ended: o.endedTask,
+		Repair: o.repair,
 		Damaged: func(key []byte, err error) {
-			c.Logger.Error("a record of the outbox cannot be read; it is left as it is", "key", fmt.Sprintf("%x", key), "err", err)
+			c.Logger.Error("a record of the outbox cannot be read; a task is INDETERMINATE now if the record of its start can be", "key", fmt.Sprintf("%x", key), "err", err)
 		},
 	}
+}
+
+// repair makes a task INDETERMINATE whose newest record cannot be read: it may have run. It
+// ends by a late result, by a person or when its time is over.
+func (o *Outbox) repair(_ backlog.Key, r *proto.Record) {
+	r.Cause, r.Reason = proto.TaskRecordDamaged, ""
+	r.Move(proto.Indeterminate, o.cfg.Clock.Now(), r.Cause, "")
 }
 
 // endedTask calls Ended for an entry that is a task: results that ran here end too.

@@ -118,6 +118,7 @@ const (
 	TaskHomeRestoredOnce   = TaskCause_TASK_CAUSE_HOME_RESTORED_ONCE
 	TaskCancelledLost      = TaskCause_TASK_CAUSE_CANCELLED_LOST
 	TaskMoved              = TaskCause_TASK_CAUSE_MOVED
+	TaskRecordDamaged      = TaskCause_TASK_CAUSE_RECORD_DAMAGED
 )
 
 // The types of a Message: see [MessageType].

@@ -375,6 +375,7 @@ const (
 	TaskCause_TASK_CAUSE_OWNER_LOST_ONCE     TaskCause = 53 // its owner was lost while it ran, and its mode is at_most_once
 	TaskCause_TASK_CAUSE_HOME_RESTORED_ONCE  TaskCause = 54 // the home of its queue was restored from an older copy, and its mode is at_most_once
 	TaskCause_TASK_CAUSE_CANCELLED_LOST      TaskCause = 55 // cancelled, and its owner was lost
+	TaskCause_TASK_CAUSE_RECORD_DAMAGED      TaskCause = 56 // its newest record at its home cannot be read, and it may have run
 )
 
 // Enum value maps for TaskCause.
@@ -436,6 +437,7 @@ var (
 		53: "TASK_CAUSE_OWNER_LOST_ONCE",
 		54: "TASK_CAUSE_HOME_RESTORED_ONCE",
 		55: "TASK_CAUSE_CANCELLED_LOST",
+		56: "TASK_CAUSE_RECORD_DAMAGED",
 	}
 	TaskCause_value = map[string]int32{
 		"TASK_CAUSE_UNSPECIFIED":         0,
@@ -494,6 +496,7 @@ var (
 		"TASK_CAUSE_OWNER_LOST_ONCE":     53,
 		"TASK_CAUSE_HOME_RESTORED_ONCE":  54,
 		"TASK_CAUSE_CANCELLED_LOST":      55,
+		"TASK_CAUSE_RECORD_DAMAGED":      56,
 	}
 )
 
@@ -581,7 +584,7 @@ const file_state_proto_rawDesc = "" +
 	"\x11CODE_CANNOT_START\x10\x12\x12\x0e\n" +
 	"\n" +
 	"CODE_CLOCK\x10\x13\x12\x10\n" +
-	"\fCODE_NO_MESH\x10\x14*\xdb\f\n" +
+	"\fCODE_NO_MESH\x10\x14*\xfa\f\n" +
 	"\tTaskCause\x12\x1a\n" +
 	"\x16TASK_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TASK_CAUSE_SUBMITTED\x10\x01\x12\x1e\n" +
@@ -639,7 +642,8 @@ const file_state_proto_rawDesc = "" +
 	"\x15TASK_CAUSE_OWNER_LOST\x104\x12\x1e\n" +
 	"\x1aTASK_CAUSE_OWNER_LOST_ONCE\x105\x12!\n" +
 	"\x1dTASK_CAUSE_HOME_RESTORED_ONCE\x106\x12\x1d\n" +
-	"\x19TASK_CAUSE_CANCELLED_LOST\x107B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x19TASK_CAUSE_CANCELLED_LOST\x107\x12\x1d\n" +
+	"\x19TASK_CAUSE_RECORD_DAMAGED\x108B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once

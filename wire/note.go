@@ -93,6 +93,7 @@ const (
 	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
 	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as it or the home of its queue reported: peer, task
 	NoteForgottenThere NoteCode = "forgotten_there" // at_most_once, and the peer no longer knows it: peer, task
+	NoteRecordDamaged  NoteCode = "record_damaged"  // its newest record here was damaged, and it may have run there: peer, task
 	NoteBehind         NoteCode = "behind"          // an earlier task has the same ordering key: task; state: DEAD_LETTER if a person must retry or delete that one
 	NoteRefused        NoteCode = "refused"         // the peer refused it: peer, self, kind, refusal, detail
 	NoteRefusedProgram NoteCode = "refused_program" // the peer cannot start the program of its handler: peer, refusal, detail

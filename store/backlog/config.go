@@ -97,8 +97,12 @@ type Config struct {
 	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
 	// Damaged is called for a record that cannot be read. The record is left as it
-	// is.
+	// is, unless Repair replaces it.
 	Damaged func(key []byte, err error)
+	// Repair changes r, the initial record of a task whose newest one cannot be read,
+	// into what replaces that: the task may have gone far since. Default: none, and
+	// the task is parked forever, because it may have run.
+	Repair func(k Key, r *proto.Record)
 
 	Clock clock.Clock // default clock.System()
 }

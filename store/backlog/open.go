@@ -2,6 +2,8 @@ package backlog
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -100,6 +102,9 @@ func (b *Backlog) readLive(in *loader) error {
 		}
 	}
 	b.rebuild(in)
+	if err := errors.Join(b.store.ApplyMany(context.Background(), in.repaired)...); err != nil {
+		return fmt.Errorf("replace damaged records: %w", err)
+	}
 	b.cfg.Progress(len(b.entries))
 	for _, l := range b.lanes {
 		in.sortLane(l)
@@ -114,12 +119,13 @@ func (b *Backlog) readLive(in *loader) error {
 
 // A loader gathers the one or two records of an entry.
 type loader struct {
-	key     Key
-	rec     *proto.Record
-	e       *entry
-	damaged bool // the state of a task cannot be read
-	all     []*entry
-	seq     map[*entry]proto.Seq // of entries in a lane
+	key      Key
+	rec      *proto.Record
+	e        *entry
+	damaged  bool           // the state of a task cannot be read
+	repaired []*store.Batch // the records that replace damaged ones
+	all      []*entry
+	seq      map[*entry]proto.Seq // of entries in a lane
 }
 
 func (in *loader) read(kind byte, val []byte) error {
@@ -147,6 +153,9 @@ func (in *loader) read(kind byte, val []byte) error {
 // taken are queued later, once the lanes are complete.
 func (b *Backlog) rebuild(in *loader) {
 	e := in.e
+	if in.damaged && in.rec != nil && b.cfg.Repair != nil {
+		b.repair(in)
+	}
 	switch {
 	case in.damaged: // never taken, because it may have run, nor added again; every change of it fails
 		e.version, e.place, e.xpos = 1, parked, -1
@@ -170,6 +179,19 @@ func (b *Backlog) rebuild(in *loader) {
 	if len(b.entries)%progressEvery == 0 {
 		b.cfg.Progress(len(b.entries))
 	}
+}
+
+// repair replaces the damaged record of the task that in has gathered.
+func (b *Backlog) repair(in *loader) {
+	b.cfg.Repair(in.key, in.rec)
+	val, err := proto.Encode(nil, in.rec)
+	if err != nil {
+		return // it is parked
+	}
+	var batch store.Batch
+	batch.Put(b.buckets.Live, in.key.append(nil, kindState), val)
+	in.repaired = append(in.repaired, &batch)
+	in.e.version, in.damaged = 1, false
 }
 
 // sortLane orders a lane by the first sequence, which is the order of creation at

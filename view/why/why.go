@@ -167,6 +167,8 @@ func (w *walk) home(o outbox.Why, target string) {
 		default:
 			w.cause(wire.NoteRunsThere, there)
 		}
+	case o.State == proto.Indeterminate && o.Cause == proto.TaskRecordDamaged:
+		w.cause(wire.NoteRecordDamaged, there)
 	case o.State == proto.Indeterminate:
 		w.cause(wire.NoteForgottenThere, there)
 	case o.Place == "behind":

@@ -123,6 +123,7 @@ func TestTaskThatThisNodeSent(t *testing.T) {
 		{"it runs", outbox.Why{State: proto.Running, Peer: x.peer}, "", about(wire.NoteStartedThere, wire.NoteArgs{Peer: "b", Task: "t1"}), "record accepted_there"},
 		{"a task of a queue was accepted", outbox.Why{State: proto.Running, Peer: x.peer}, "queue:build", about(wire.NoteGrantsThere, wire.NoteArgs{Peer: "b", Queue: "build", Task: "t1"}), "record accepted_there"},
 		{"its owner has forgotten it", outbox.Why{State: proto.Indeterminate, Peer: x.peer}, "", about(wire.NoteForgottenThere, wire.NoteArgs{Peer: "b", Task: "t1"}), "record"},
+		{"its record was damaged", outbox.Why{State: proto.Indeterminate, Cause: proto.TaskRecordDamaged, Peer: x.peer}, "", about(wire.NoteRecordDamaged, wire.NoteArgs{Peer: "b", Task: "t1"}), "record"},
 		{"another one with its key comes first", outbox.Why{State: proto.Pending, Peer: x.peer, Place: "behind", Behind: behind}, "", about(wire.NoteBehind, wire.NoteArgs{Task: behind.String()}), "record"},
 		{"its peer is not known", outbox.Why{State: proto.Pending, Peer: x.unknown, Place: "ready"}, "", about(wire.NotePeerUnknown, wire.NoteArgs{Peer: x.unknown.Short()}), "record"},
 		{"it is for this node and not due", outbox.Why{State: proto.Pending, Peer: self, Place: "waiting"}, "", about(wire.NoteNotDue, wire.NoteArgs{}), "record addressed_to_self"},

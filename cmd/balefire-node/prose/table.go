@@ -73,6 +73,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteRunsThere:      say("{peer} has it and runs it when it can; its result has not arrived yet", askThere),
 	wire.NoteGrantsThere:    say("{peer} has it and grants it to a free node, as the home of queue {queue}; its result has not arrived yet", askThere),
 	wire.NoteStartedThere:   say("{peer} runs it; its result has not arrived yet", askThere),
+	wire.NoteRecordDamaged:  say("its newest record on this node was damaged, so it is not sent again: it may have run on {peer}, and a late result still counts", "check on {peer} whether it ran; balefire-node task cancel {task}, and task retry if it did not"),
 	wire.NoteForgottenThere: say("{peer} had accepted it and no longer knows it: it may have run there, and its mode is at_most_once", "check whether it ran; balefire-node task cancel {task}, and task retry if it did not"),
 	wire.NoteBehind: func(a wire.NoteArgs) (text, fix string) {
 		if a.State != "" {
