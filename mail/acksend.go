@@ -73,6 +73,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 		}
 		close(p.done)
 	}
+	p.mail.Cause = b.state.OriginOf(id, p.handle.Seq)
 	t, refused := b.address(p)
 	if refused.Code != proto.CodeOK {
 		answer(now, refused)
@@ -111,7 +112,6 @@ func (b *Broker) address(p *passing) (t *target, refused Sent) {
 	if t = b.spools.targets[p.to]; t == nil {
 		return nil, Sent{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}
 	}
-	p.mail.Box = t.id
-	p.mail.Chain, p.mail.Number = b.spools.origin.Add(t.box, p.facts)
+	b.number(t, &p.mail, p.facts)
 	return t, Sent{}
 }

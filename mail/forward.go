@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +19,10 @@ const MaxSpools = box.MaxBoxes - 1024
 type Outgoing struct {
 	Box        string // its name at its home, at most [proto.MaxTarget] bytes
 	Home       proto.PeerID
-	Generation uint64 // of that home
-	Letter     []byte // as [proto.AppendLetter] encodes it
-	Ends       bool   // as in an [Item]
+	Generation uint64  // of that home
+	Letter     []byte  // as [proto.AppendLetter] encodes it
+	Ends       *Bounce // as in an [Item]
+	cause      uint32  // of other mail: as in a [box.Mail]
 }
 
 // Forward is [Broker.Send] for boxes on other nodes: it puts mails into the spools of their
@@ -70,10 +72,10 @@ func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool
 		} else if err != nil {
 			return nil, err
 		}
-		s.newWork = s.newWork || !o.Ends
+		s.newWork = s.newWork || o.Ends == nil
 		f.boxes[i] = o.Box
 		f.facts[i] = chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(o.Letter)}
-		s.mails[i] = box.Mail{At: at, Letter: o.Letter}
+		s.mails[i] = box.Mail{At: at, Cause: o.causedBy(), Letter: o.Letter}
 	}
 	return f, nil
 }
@@ -89,13 +91,12 @@ func (b *Broker) forward(f *forwarding) {
 		case t == nil:
 			f.answer(i, box.Result{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}, nil)
 			continue
-		case !f.newWork && b.waitingIn(t) == 0 && !b.mayTell(t.home):
+		case !f.newWork && b.waitingIn(t) == 0 && !b.mayTell(f.mails[i].Cause):
 			f.answer(i, box.Result{Code: proto.CodeFull, Detail: tooManyEnds}, nil)
 			continue
 		}
 		m := &f.mails[i]
-		m.Box = t.id
-		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
+		b.number(t, m, f.facts[i])
 		f.encode(i)
 		b.queue(f.recs[i], f.newWork, f.relaxed, func(r box.Result, err error) {
 			b.stored(t, m.Chain, m.Number, r, err)
@@ -103,6 +104,26 @@ func (b *Broker) forward(f *forwarding) {
 		})
 	}
 }
+
+// number puts a mail into a spool, with the next number of its chain.
+func (b *Broker) number(t *target, m *box.Mail, facts chain.Mail) {
+	if b.waitingIn(t) == 0 {
+		t.cause = m.Cause
+	}
+	m.Box = t.id
+	m.Chain, m.Number = b.spools.origin.Add(t.box, facts)
+}
+
+// causedBy returns the index of the node whose mail has ended, 0 if that is this one, or t is nil.
+func (t *Bounce) causedBy() uint32 {
+	if t == nil {
+		return 0
+	}
+	return t.cause
+}
+
+// causedBy returns the index of the node whose mail caused this one, 0 if that is this one.
+func (o *Outgoing) causedBy() uint32 { return cmp.Or(o.cause, o.Ends.causedBy()) }
 
 // stored notes what became of a mail that was numbered. If that is unknown, what follows in
 // its chain waits for the next start.
@@ -161,7 +182,7 @@ func (b *Broker) setHome(ctx context.Context, o Outgoing, news func(*target) boo
 		id := b.state.NewBox()
 		if t != nil {
 			id = t.id
-		} else if o.Ends && !b.mayTell(o.Home) {
+		} else if o.Ends != nil && !b.mayTell(o.Ends.cause) {
 			return &RefusedError{proto.CodeFull, tooManyEnds}
 		} else if err := b.makeSpace(); err != nil {
 			return err
@@ -193,17 +214,17 @@ func (b *Broker) makeSpace() error {
 
 const tooManyEnds = "mail waits for too many boxes on other nodes to tell one more of an end"
 
-// mayTell reports whether what tells of an end may wait for one more box of a home. Other nodes cause
-// and name those: they leave a tenth of the spools to other mail, and of the rest each home has at most
-// nine times what is free.
-func (b *Broker) mayTell(home proto.PeerID) bool {
+// mayTell reports whether what tells of an end that a node caused may wait for one more box. Other nodes
+// name those: they leave a tenth of the spools to other mail, and of the rest what each of them causes
+// has at most nine times what is free.
+func (b *Broker) mayTell(cause uint32) bool {
 	const limit = MaxSpools - MaxSpools/10
 	held, used := 0, 0
 	for _, t := range b.spools.targets {
 		if b.waitingIn(t) == 0 {
 			continue
 		}
-		if used++; t.home == home {
+		if used++; t.cause == cause {
 			held++
 		}
 	}

@@ -449,44 +449,51 @@ func TestRefusedForwards(t *testing.T) {
 	}
 }
 
-// Bounces to boxes of one node, which names them, leave spools to what other nodes are told, and all
-// bounces leave some to other mail.
+// Bounces that the mail of one node causes leave spools to what that of others causes, whichever boxes it
+// names, and all bounces leave some to other mail.
 func TestSpoolsOfBounces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, spooled := newFixture(t, Config{Self: originID}), 0
-		wait := func(home proto.PeerID, n int) {
+		wait := func(cause uint32, n int) {
 			t.Helper()
 			if err := f.call(t.Context(), func(box.Now) {
 				for ; spooled < n; spooled++ {
 					name := fmt.Sprint("agent:x", spooled)
-					f.spools.targets[name] = &target{box: name, knownBox: knownBox{home: home}}
+					f.spools.targets[name] = &target{box: name, knownBox: knownBox{home: proto.PeerID{byte(spooled)}}, cause: cause}
 					f.spools.origin.Add(name, chain.Mail{})
 				}
 			}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		send := func(home proto.PeerID, ends bool, want proto.Code) {
+		send := func(ends *Bounce, want proto.Code) {
 			t.Helper()
-			o := Outgoing{Box: fmt.Sprintf("agent:%d-%d-%v", home[0], spooled, ends), Home: home, Letter: f.letter("x", nil), Ends: ends}
+			o := Outgoing{Box: fmt.Sprintf("agent:%d-%d", spooled, ends.causedBy()), Home: homeID, Letter: f.letter("x", nil), Ends: ends}
 			if sent, err := f.Forward(t.Context(), []Outgoing{o}, false); err != nil || sent[0].Code != want {
 				t.Errorf("with %d spools: %+v, %v, want %v", spooled, sent, err, want)
 			}
 		}
-		third := proto.PeerID{5, 6}
+		one, other, third := &Bounce{cause: 1}, &Bounce{cause: 2}, &Bounce{cause: 3}
+		if err := f.call(t.Context(), func(box.Now) {
+			for i := range byte(3) {
+				f.originOf(proto.PeerID{1, i})
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
 		if err := f.SetHome(t.Context(), "agent:empty", homeID, 0); err != nil {
 			t.Fatal(err)
 		}
-		wait(homeID, MaxSpools*4/5)
-		send(homeID, true, proto.CodeOK)
-		wait(homeID, MaxSpools*5/6)
-		send(homeID, true, proto.CodeFull)
-		send(third, true, proto.CodeOK)
-		send(homeID, false, proto.CodeOK)
-		wait(third, MaxSpools*10/11)
-		send(originID, true, proto.CodeFull)
-		send(originID, false, proto.CodeOK)
-		empty := Outgoing{Box: "agent:empty", Home: homeID, Letter: f.letter("x", nil), Ends: true}
+		wait(1, MaxSpools*4/5)
+		send(one, proto.CodeOK)
+		wait(1, MaxSpools*5/6)
+		send(one, proto.CodeFull)
+		send(other, proto.CodeOK)
+		send(nil, proto.CodeOK)
+		wait(2, MaxSpools*10/11)
+		send(third, proto.CodeFull)
+		send(nil, proto.CodeOK)
+		empty := Outgoing{Box: "agent:empty", Home: homeID, Letter: f.letter("x", nil), Ends: third}
 		if sent, err := f.Forward(t.Context(), []Outgoing{empty}, false); err != nil || sent[0].Code != proto.CodeFull {
 			t.Errorf("into an empty spool that is there: %+v, %v", sent, err)
 		}

@@ -37,6 +37,7 @@ type Bounce struct {
 	To     string       // the box that the mail named, or the agent that sent it; "": it named none
 	Loop   bool         // so many mails caused it that this letter must not be sent: it might cause another
 	Letter []byte       // of type [TypeBounce] or [TypeDone], with a dedupe key
+	cause  uint32       // index of the node whose mail has ended; 0: this one
 }
 
 // IsBounce reports whether a letter tells of the end of a mail. Its own end is told nobody.
@@ -133,8 +134,16 @@ func (b *Broker) bounceOf(name string, e box.End, rec []byte) (t Bounce, ok bool
 		Type: []byte(typ), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: dedupe,
 		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
 	})
-	t.Origin = b.peer(m.Origin)
+	t.Origin, t.cause = b.peer(m.Origin), b.causeOf(&m)
 	return t, err == nil, err
+}
+
+// causeOf returns the index of the node whose mail a mail is, or came of; 0: this one.
+func (b *Broker) causeOf(m *box.Mail) uint32 {
+	if m.Origin != 0 && b.peer(m.Origin) != b.cfg.Self {
+		return m.Origin
+	}
+	return m.Cause
 }
 
 // idNamed returns the id of a mail that is the same whenever a letter of this name is made.

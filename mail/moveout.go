@@ -134,7 +134,7 @@ func (b *Broker) movingLetters(ctx context.Context, m *Moving, kept []box.Kept) 
 		if err != nil {
 			letter = mail.Letter // it has no room for the change
 		}
-		out, seqs = append(out, Outgoing{Box: m.Box, Home: m.Home, Generation: m.Generation, Letter: letter}), append(seqs, k.Seq)
+		out, seqs = append(out, Outgoing{Box: m.Box, Home: m.Home, Generation: m.Generation, Letter: letter, cause: b.causeOf(&mail)}), append(seqs, k.Seq)
 	}
 	return out, seqs, nil
 }
@@ -162,8 +162,7 @@ func (b *Broker) moveOut(f *forwarding, name string, id box.BoxID, seqs []uint64
 			f.answer(i, box.Result{Code: proto.CodeStale, Detail: "it has ended"}, nil)
 			continue
 		}
-		m.Box = t.id
-		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
+		b.number(t, &m, f.facts[i])
 		rec := box.EncodeForward(id, 0, seqs[i], box.AppendMail(nil, &m))
 		b.queue(rec, false, false, func(r box.Result, err error) {
 			if b.stored(t, m.Chain, m.Number, r, err); err != nil || r.Code != proto.CodeOK {

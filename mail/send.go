@@ -24,8 +24,8 @@ const mailOverhead = 128
 // An Item is a mail of this node that is to be put into a box here.
 type Item struct {
 	Box    string
-	Letter []byte // as [proto.AppendLetter] encodes it
-	Ends   bool   // it tells of an end: a call of such mails alone is taken below the reserve of the disk
+	Letter []byte  // as [proto.AppendLetter] encodes it
+	Ends   *Bounce // what it tells of the end of a mail, or nil: a call of such mails alone is taken below the reserve of the disk
 }
 
 // Sent says what became of an item. With CodeOK the mail is in its box, and on disk unless
@@ -67,8 +67,8 @@ func (b *Broker) QueueSend(items []Item, relaxed bool, dst []Sent) (*Sending, er
 			s.sent[i] = absent(boxes, it.Box)
 			continue
 		}
-		s.newWork = s.newWork || !it.Ends
-		s.mails[i] = box.Mail{Box: to.id, At: at, Letter: it.Letter}
+		s.newWork = s.newWork || it.Ends == nil
+		s.mails[i] = box.Mail{Box: to.id, At: at, Cause: it.Ends.causedBy(), Letter: it.Letter}
 		s.encode(i)
 	}
 	if err := b.do(func(box.Now) { b.send(s) }); err != nil {

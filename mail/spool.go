@@ -34,6 +34,7 @@ type target struct {
 	knownBox
 	box        string
 	chains     [fair.Classes]targetChain
+	cause      uint32            // of the first mail that waits: as in a [box.Mail]
 	unreadable []uint64          // mails that the start found damaged
 	proofs     map[uint64][]byte // of mails that their home has and that want a receipt: what it signed; empty: nothing
 }
@@ -126,6 +127,9 @@ func (b *Broker) loadMail(t *target, seq uint64, rec []byte) error {
 	if err != nil {
 		return err
 	}
+	if b.waitingIn(t) == 0 {
+		t.cause = m.Cause
+	}
 	return b.spools.origin.Load(t.box, m.Chain, m.Number, chain.Mail{Ref: seq, Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(m.Letter)})
 }
 
@@ -176,8 +180,7 @@ func (b *Broker) lineUp(m *box.Mail) *target {
 	if err != nil {
 		return nil // its box refuses it
 	}
-	m.Box = t.id
-	m.Chain, m.Number = b.spools.origin.Add(t.box, chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(m.Letter)})
+	b.number(t, m, chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(m.Letter)})
 	return t
 }
 

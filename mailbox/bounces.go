@@ -66,7 +66,7 @@ func (b *bounces) deliver(ctx context.Context, t mail.Bounce) error {
 		if err != nil {
 			return err
 		}
-		sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true)
+		sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, &t)
 		if err != nil {
 			return err
 		}

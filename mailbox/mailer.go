@@ -73,7 +73,7 @@ func (m *mailer) flush(ctx context.Context, s *sending) {
 	if len(s.at) == 0 {
 		return
 	}
-	sent, err := m.deliver(ctx, s.to, s.letters, s.relaxed, false)
+	sent, err := m.deliver(ctx, s.to, s.letters, s.relaxed, nil)
 	for j, i := range s.at {
 		if s.errs[i] = err; err == nil {
 			s.sent[i], s.errs[i] = m.sentMail(s.to[j], sent[j], s.relaxed)
@@ -90,7 +90,7 @@ func (m *mailer) flush(ctx context.Context, s *sending) {
 // deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
 // one kind. Those that tell of ends are taken below the reserve of the disk too, and wait in a spool
 // while their box is on its way to another home.
-func (m *mailer) deliver(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
+func (m *mailer) deliver(ctx context.Context, to []place, letters [][]byte, relaxed bool, ends *mail.Bounce) ([]mail.Sent, error) {
 	if err := m.fail(PointSend); err != nil {
 		return nil, err
 	}
@@ -99,9 +99,9 @@ func (m *mailer) deliver(ctx context.Context, to []place, letters [][]byte, rela
 	return sent, err
 }
 
-func (m *mailer) put(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
+func (m *mailer) put(ctx context.Context, to []place, letters [][]byte, relaxed bool, ends *mail.Bounce) ([]mail.Sent, error) {
 	k := m.ledger.broker()
-	if to[0].home != m.self || ends && k != nil && k.HandoverOf(to[0].name).IsUnserved() {
+	if to[0].home != m.self || ends != nil && k != nil && k.HandoverOf(to[0].name).IsUnserved() {
 		return m.spool(ctx, to, letters, relaxed, ends)
 	}
 	if k == nil { // no box here
@@ -120,7 +120,7 @@ func (m *mailer) put(ctx context.Context, to []place, letters [][]byte, relaxed,
 }
 
 // spool puts letters into the spools for boxes on other nodes.
-func (m *mailer) spool(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
+func (m *mailer) spool(ctx context.Context, to []place, letters [][]byte, relaxed bool, ends *mail.Bounce) ([]mail.Sent, error) {
 	k, err := m.ledger.open()
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (m *mailer) sentMail(to place, r mail.Sent, relaxed bool) (wire.SentMail, e
 
 // sendOne sends one letter.
 func (m *mailer) sendOne(ctx context.Context, raw []byte, to place, relaxed bool) (wire.SentMail, error) {
-	results, err := m.deliver(ctx, []place{to}, [][]byte{raw}, relaxed, false)
+	results, err := m.deliver(ctx, []place{to}, [][]byte{raw}, relaxed, nil)
 	if err != nil {
 		return wire.SentMail{}, err
 	}

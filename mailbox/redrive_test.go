@@ -190,7 +190,7 @@ func TestDeadLettersWithOneID(t *testing.T) {
 			f.must(err)
 			to, err := f.places.findTarget("agent:ceo")
 			f.must(err)
-			_, err = f.Boxes.mailer.deliver(t.Context(), []place{to}, [][]byte{letter}, false, false)
+			_, err = f.Boxes.mailer.deliver(t.Context(), []place{to}, [][]byte{letter}, false, nil)
 			f.must(err)
 			f.kill("ceo", "", body)
 		}

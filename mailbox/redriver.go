@@ -192,7 +192,7 @@ func (x *redriver) sendAgain(ctx context.Context, k *mail.Broker, f found, to pl
 	if name := l.Object.File(); name != "" && !x.bodies.store.Pin(name) {
 		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
 	}
-	sent, err := x.mailer.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
+	sent, err := x.mailer.deliver(ctx, []place{to}, [][]byte{letter}, false, nil)
 	if x.bodies.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}

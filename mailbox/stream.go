@@ -172,7 +172,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 		switch {
 		case r.err != nil:
 		case r.away:
-			sent, r.err = q.m.deliver(ctx, r.to, r.letters, r.relaxed, false)
+			sent, r.err = q.m.deliver(ctx, r.to, r.letters, r.relaxed, nil)
 			r.letters = nil // the answer may wait
 		default:
 			if sent, r.err = r.sending.Wait(ctx); r.err == nil {

@@ -51,7 +51,7 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 	switch {
 	case b == nil:
 		return refuse(proto.CodeNoHandler, "no such box")
-	case int64(m.Origin) > int64(len(s.peers)):
+	case !s.knows(m):
 		return refuse(proto.CodeBusy, "unknown origin")
 	case b.settings.Draining || b.settings.Closed:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
@@ -93,6 +93,9 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 	return r
 }
 
+// knows reports whether the nodes that a mail names have an index.
+func (s *State) knows(m *Mail) bool { return int64(max(m.Origin, m.Cause)) <= int64(len(s.peers)) }
+
 // check asks the chains about a number. Mail of this node is always next.
 func (s *State) check(b *box, origin uint32, class proto.Class, it Numbered) (Chain, proto.Code) {
 	if class == 0 || origin == 0 {
@@ -128,7 +131,7 @@ func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
 			return forGood(proto.CodeDenied, "the dedupe key was used for another mail")
 		case s.dedupe.len() >= keys:
 			return refuse(proto.CodeFull, "too many dedupe keys")
-		case !s.dedupe.within(s.keyShare(b, m, l), keys):
+		case !s.dedupe.within(keyShare(m, l), keys):
 			return refuse(proto.CodeFull, "its origin, or what tells of ends, has its share of the dedupe keys")
 		}
 	}
@@ -172,7 +175,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	b.next++
 	b.accepted[l.Class.Index()]++
 	if len(l.Dedupe) > 0 {
-		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), s.keyShare(b, m, l)})
+		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), keyShare(m, l)})
 	}
 	if m.Origin == 0 {
 		s.produced(l)

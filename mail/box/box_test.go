@@ -159,6 +159,7 @@ type note struct {
 	object   byte // the body is this object
 	flags    proto.LetterFlags
 	bounce   bool // it tells of the end of a mail
+	cause    uint32
 }
 
 // record returns the MAIL record of a note.
@@ -182,7 +183,7 @@ func (b *bench) record(n note) []byte {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return AppendMail(nil, &Mail{Box: or(n.box, 1), At: b.now.Wall, Origin: n.origin, Chain: n.chain, Number: n.number, Prev: n.prev, Letter: letter})
+	return AppendMail(nil, &Mail{Box: or(n.box, 1), At: b.now.Wall, Origin: n.origin, Chain: n.chain, Number: n.number, Prev: n.prev, Cause: n.cause, Letter: letter})
 }
 
 func (b *bench) send(n note) Result {

@@ -22,24 +22,24 @@ type firstMail struct {
 	id      proto.MailID
 	seq     uint64
 	content uint64
-	share   uint32 // that its key takes: see [State.keyShare]; of the earlier home of the box with which it came
+	share   uint32 // that its key takes: see keyShare; of the earlier home of the box with which it came
 }
 
-// shareOfEnds, with the index of the node that it goes to, 0 if that is not known or this one, is the
-// share of the dedupe keys of what this node tells of ends of mails: other nodes cause it.
+// shareOfEnds, with the index of the node whose mail has ended, 0 for this one, is the share of the dedupe
+// keys of what this node tells of ends of mails. Its boxes do not count: who sends the mail names them.
 const shareOfEnds = 1 << 31
 
 // keyShare returns the share of the dedupe keys that the key of a mail takes: that of its origin, 0
 // for this node, or of what tells of ends.
-func (s *State) keyShare(b *box, m *Mail, l *proto.Letter) uint32 {
+func keyShare(m *Mail, l *proto.Letter) uint32 {
 	if m.Origin != 0 || l.BounceOf.IsZero() {
 		return m.Origin
 	}
-	return shareOfEnds | s.indexes[b.settings.Home]
+	return shareOfEnds | m.Cause
 }
 
-// within reports whether a share may have one more of some keys. What goes to one node leaves keys to
-// what tells others of ends, and all that leaves some to other mail.
+// within reports whether a share may have one more of some keys. What the mail of one node causes leaves keys
+// to what tells of other ends, and all that leaves some to other mail.
 func (d *dedupe) within(share uint32, keys int) bool {
 	switch held, used := d.held[share], d.len(); {
 	case share == 0:

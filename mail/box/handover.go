@@ -324,7 +324,7 @@ func (s *State) takeMail(b *box, p Place, length int, seq uint64, m *Mail) Resul
 	switch size := int64(len(m.Letter)); {
 	case problem != nil:
 		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: problem.Error()}
-	case seq == 0 || seq >= b.next || m.spooled() || int64(m.Origin) > int64(len(s.peers)):
+	case seq == 0 || seq >= b.next || m.spooled() || !s.knows(m):
 		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: "a mail that does not fit its box"}
 	case s.bytes+size > limit:
 		return refuse(proto.CodeFull, "the node has too much mail")
@@ -619,6 +619,7 @@ func ForCopy(rec []byte, id BoxID, origin func(uint32) (uint32, error)) ([]byte,
 		return nil, err
 	}
 	m.Letter = withoutReceipt(m.Letter) // who sent it, and when it came, is the word of the old home
+	m.Cause = 0
 	if m.Box = id; m.Origin == 0 {
 		m.Chain, m.Number, m.Prev = 0, proto.Seq{}, proto.Seq{}
 	}
@@ -637,7 +638,7 @@ func ForTransit(rec []byte, seq uint64, origin func(uint32) uint32) ([]byte, Mai
 	if err != nil {
 		return nil, m, err
 	}
-	m.Box, m.Origin = 0, origin(m.Origin)
+	m.Box, m.Cause, m.Origin = 0, 0, origin(m.Origin)
 	out, err := AppendMove(nil, seq, AppendMail(nil, &m))
 	return out, m, err
 }

@@ -62,7 +62,7 @@ const (
 	MaxProof    = proto.MaxMailReceipt // bytes of what a home has signed about a mail
 
 	// MaxRecord is the size of the largest record, a MOVE.
-	MaxRecord = moveSize + mailSize + proto.MaxLetter
+	MaxRecord = moveSize + mailSize + causeSize + proto.MaxLetter
 
 	maxDetails = 16 << 20 // bytes of long reasons of dead letters: one more is cut to MaxReason
 	maxEnded   = 1024     // ranges of mails that ended without DONE: older ones are forgotten

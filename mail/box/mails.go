@@ -42,7 +42,8 @@ func (m *mail) length() int {
 // validLength reports whether a MAIL or MOVE with a letter can have that length.
 func validLength(record, letter int64) bool {
 	switch record - letter {
-	case localSize, mailSize, moveSize + localSize, moveSize + mailSize:
+	case localSize, mailSize, moveSize + localSize, moveSize + mailSize,
+		localSize + causeSize, mailSize + causeSize, moveSize + localSize + causeSize, moveSize + mailSize + causeSize:
 		return letter >= proto.LetterFixed && letter <= proto.MaxLetter
 	}
 	return false

@@ -51,10 +51,11 @@ const (
 const headSize = 12
 
 // flagWhole in an END ends the mail for all subscriptions of its topic; flagAdds in a MOVE adds the
-// mail to a copy of a box.
+// mail to a copy of a box; a MAIL with flagCaused says whose mail caused it.
 const (
-	flagWhole = 1
-	flagAdds  = 1
+	flagWhole  = 1
+	flagAdds   = 1
+	flagCaused = 1
 )
 
 // mailSize is the size of a MAIL of a chain before its letter.
@@ -62,6 +63,9 @@ const mailSize = localSize + 4*8
 
 // localSize is the size of a MAIL without a chain before its letter.
 const localSize = headSize + 8 + 4 + 1
+
+// causeSize is what a MAIL has more before its letter if it says whose mail caused it.
+const causeSize = 4
 
 // moveSize is the size of a MOVE or a FORWARD before its MAIL.
 const moveSize = headSize + 8
@@ -137,6 +141,7 @@ type Mail struct {
 	Chain  proto.Class // of its chain; 0: none; of mail from this node only in a spool
 	Number proto.Seq   // in its chain
 	Prev   proto.Seq   // the mail before it in its chain; zero: none
+	Cause  uint32      // of mail from this node: index of the node whose mail caused it; 0: this node, or none
 	Letter []byte
 }
 
@@ -210,7 +215,7 @@ func parseHead(rec []byte) (head, decoder, error) {
 	}
 	h := head{Type(rec[4]), rec[5], SubID(binary.BigEndian.Uint16(rec[6:])), BoxID(binary.BigEndian.Uint32(rec[8:]))}
 	known := h.typ != 0 && h.typ < typeKnown
-	flagged := h.typ == TypeEnd && h.flags == flagWhole || h.typ == TypeMove && h.flags == flagAdds
+	flagged := h.typ == TypeEnd && h.flags == flagWhole || h.typ == TypeMove && h.flags == flagAdds || h.typ == TypeMail && h.flags == flagCaused
 	if known && h.flags != 0 && !flagged || !known && h.typ < typeForeign {
 		return h, decoder{}, fmt.Errorf("%w: type %d with flags %#x", ErrBadRecord, h.typ, h.flags)
 	}
@@ -229,12 +234,18 @@ func bad(t Type) error { return fmt.Errorf("%w: fields of type %d", ErrBadRecord
 // AppendMail appends a MAIL record to dst. Its letter is not checked: Apply does.
 func AppendMail(dst []byte, m *Mail) []byte {
 	start := len(dst)
-	dst = appendHead(dst, head{typ: TypeMail, box: m.Box})
-	dst = appendTime(dst, m.At)
+	h := head{typ: TypeMail, box: m.Box}
+	if m.Cause != 0 {
+		h.flags = flagCaused
+	}
+	dst = appendTime(appendHead(dst, h), m.At)
 	dst = appendU32(dst, m.Origin)
 	dst = append(dst, byte(m.Chain))
 	if m.Chain != 0 {
 		dst = appendSeq(appendSeq(dst, m.Number), m.Prev)
+	}
+	if m.Cause != 0 {
+		dst = appendU32(dst, m.Cause)
 	}
 	return finish(append(dst, m.Letter...), start)
 }
@@ -249,6 +260,10 @@ func ParseMail(rec []byte) (Mail, error) {
 	if m.Chain != 0 {
 		m.Number, m.Prev = d.number(), d.number()
 		d.check(m.Chain <= proto.Low && validNumber(m.Number) && (m.Prev == proto.Seq{} || m.Origin != 0 && validNumber(m.Prev) && m.Prev.Compare(m.Number) < 0))
+	}
+	if h.flags == flagCaused {
+		m.Cause = d.u32()
+		d.check(m.Cause != 0 && m.Origin == 0)
 	}
 	m.Letter = d.b
 	if d.failed || h.typ != TypeMail || h.sub != 0 {

@@ -21,6 +21,7 @@ func goldenRecords(t testing.TB) map[string]string {
 	}
 	local := AppendMail(nil, &Mail{Box: 1, At: 5, Letter: letter})
 	chained := AppendMail(nil, &Mail{Box: 1, At: 5, Origin: 2, Chain: proto.High, Number: proto.Seq{Boot: 3, Counter: 4}, Prev: proto.Seq{Boot: 3, Counter: 1}, Letter: letter})
+	caused := AppendMail(nil, &Mail{Box: 1, At: 5, Cause: 2, Letter: letter})
 	move, err := AppendMove(nil, 9, local)
 	if err != nil {
 		t.Fatal(err)
@@ -28,6 +29,7 @@ func goldenRecords(t testing.TB) map[string]string {
 	return map[string]string{
 		string(local):                         "0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
 		string(chained):                       "0000006e 01 00 0000 00000001 0000000000000005 00000002 02 0000000000000003 0000000000000004 0000000000000003 0000000000000001" + hex.EncodeToString(letter),
+		string(caused):                        "00000052 01 01 0000 00000001 0000000000000005 00000000 00 00000002" + hex.EncodeToString(letter),
 		string(move):                          "00000062 0a 00 0000 00000001 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
 		string(EncodeForward(3, 2, 9, local)): "00000062 0b 00 0002 00000003 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
 		string(appendAck(nil, 1, 2, []uint64{300, 1, 2})):                                                                                                           "00000010 02 00 0002 00000001 01 01 aa02",

@@ -46,19 +46,20 @@ func TestSharesOfOrigins(t *testing.T) {
 	}
 }
 
-// What this node tells of the ends of mails leaves dedupe keys to other mail, and what goes to one node
-// leaves some to what goes to others, also over a checkpoint.
+// What this node tells of the ends of mails leaves dedupe keys to other mail, and what the mail of one node
+// causes leaves some to what others cause, whichever boxes that names, also over a checkpoint.
 func TestDedupeKeysOfBounces(t *testing.T) {
 	b := newBench(t)
 	b.apply(EncodeLimits(Limits{Keys: 100}))
 	b.apply(EncodePeer(1, proto.PeerID{1}))
+	b.apply(EncodePeer(2, proto.PeerID{3}))
 	b.apply(EncodeBox(2, &BoxSettings{Name: "out:a", Kind: Spool, Home: proto.PeerID{1}}))
 	b.apply(EncodeBox(3, &BoxSettings{Name: "out:b", Kind: Spool, Home: proto.PeerID{2}})) // it never sent any
 	counter := uint64(0)
-	flood := func(to BoxID, origin uint32, bounce bool) (taken int) {
+	flood := func(to BoxID, origin uint32, bounce bool, cause uint32) (taken int) {
 		for range 120 {
 			counter++
-			n := note{box: to, origin: origin, dedupe: fmt.Sprint(counter), bounce: bounce}
+			n := note{box: to, origin: origin, dedupe: fmt.Sprint(counter), bounce: bounce, cause: cause}
 			if to > 1 {
 				n.chain, n.number = proto.Normal, proto.Seq{Boot: 1, Counter: counter}
 			}
@@ -69,8 +70,8 @@ func TestDedupeKeysOfBounces(t *testing.T) {
 		}
 		return taken
 	}
-	if n := flood(2, 0, true); n < 70 || n > 85 {
-		t.Errorf("bounces to one node have %d of 100 keys", n)
+	if n := flood(2, 0, true, 2) + flood(3, 0, true, 2) + flood(1, 0, true, 2); n < 70 || n > 85 {
+		t.Errorf("bounces that one node caused have %d of 100 keys", n)
 	}
 	var image bytes.Buffer
 	if err := b.s.Save(&image); err != nil {
@@ -80,16 +81,19 @@ func TestDedupeKeysOfBounces(t *testing.T) {
 	if b.s, err = Load(&image, chainNotes{}); err != nil {
 		t.Fatal(err)
 	}
-	if n := flood(2, 0, true); n != 0 {
+	if n := flood(3, 0, true, 2); n != 0 {
 		t.Errorf("after a checkpoint they have %d more", n)
 	}
-	if n := flood(3, 0, true) + flood(1, 0, true); n < 5 || n > 20 {
-		t.Errorf("bounces to others have %d", n)
+	if r := b.send(note{dedupe: "unknown", bounce: true, cause: 3}); r.Code != proto.CodeBusy {
+		t.Errorf("one that a node caused which is not known: %+v", r)
 	}
-	if n := flood(1, 1, false); n < 5 {
+	if n := flood(2, 0, true, 1) + flood(1, 0, true, 0); n < 5 || n > 20 {
+		t.Errorf("bounces that others caused have %d", n)
+	}
+	if n := flood(1, 1, false, 0); n < 5 {
 		t.Errorf("mail of a node has %d", n)
 	}
-	if n := flood(1, 0, false); n == 0 {
+	if n := flood(1, 0, false, 0); n == 0 {
 		t.Error("mail of this node has none")
 	}
 }

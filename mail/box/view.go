@@ -48,6 +48,16 @@ func (s *State) NewOrigin() uint32 { return uint32(len(s.peers)) + 1 }
 // record; 0 if there is none.
 func (s *State) Origin(p proto.PeerID) uint32 { return s.indexes[p] }
 
+// OriginOf returns the index of the node that a mail which waits came from; 0: this one.
+func (s *State) OriginOf(id BoxID, seq uint64) uint32 {
+	if b := s.boxes[id]; b != nil {
+		if m := b.mails.get(seq); m != nil {
+			return m.origin
+		}
+	}
+	return 0
+}
+
 // Peer returns the peer with an index.
 func (s *State) Peer(index uint32) (proto.PeerID, bool) {
 	if index == 0 || int64(index) > int64(len(s.peers)) {
