@@ -317,7 +317,10 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			return
 		}
 		for _, rec := range p.Records {
-			local, e := box.ForCopy(credible(now, rec), at, func(i uint32) (uint32, error) {
+			if rec = b.credible(now, at, rec); rec == nil {
+				continue
+			}
+			local, e := box.ForCopy(rec, at, func(i uint32) (uint32, error) {
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
 					return 0, fmt.Errorf("%w: origin %d", box.ErrBadRecord, i)
 				}

@@ -14,6 +14,10 @@ import (
 const (
 	maxCopies = 64               // boxes that come from other homes at once, or wait to be served
 	maxParts  = int64(128) << 20 // bytes of what these have besides their mails, and of the numbers of chains of those that came
+
+	// maxUnknown is how many bytes of numbers of chains a copy may have of nodes that were never a
+	// member, as far as is known: of some thousand invented ones nothing would ever be forgotten.
+	maxUnknown = 16 << 10
 )
 
 // roomForCopy is why there can be no copy of one more box of a home.
@@ -43,6 +47,7 @@ func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
 		switch s, _ := b.state.Settings(other); {
 		case !s.Handover.IsCopy(): // it is gone, or served
 			delete(b.incoming.parts, other)
+			delete(b.incoming.unknown, other)
 			b.chargeServed()
 			continue
 		case s.Handover.Peer == home:
@@ -88,17 +93,32 @@ func (b *Broker) chargeServed() {
 }
 
 // credible returns a record of a copy without times of chains that no home has noted: with them, mail
-// of a node would be refused, or its numbers kept, for good.
-func credible(now box.Now, rec []byte) []byte {
+// of a node would be refused, or its numbers kept, for good. Of nodes that are not known it has only what
+// there is room for, since one may become known that sends its mail again. Nil: nothing is left.
+func (b *Broker) credible(now box.Now, id box.BoxID, rec []byte) []byte {
 	notes, ok := box.NotesOf(rec)
-	if !ok || now.Doubted {
+	if !ok {
 		return rec
 	}
 	h, err := chain.Decode(notes)
 	if err != nil {
 		return rec // the copy refuses it
 	}
-	skew := proto.Skew.Milliseconds()
-	h.Cut(now.Wall+skew, now.Wall+proto.MaxTTL.Milliseconds()+2*skew)
+	if skew := proto.Skew.Milliseconds(); !now.Doubted {
+		h.Cut(now.Wall+skew, now.Wall+proto.MaxTTL.Milliseconds()+2*skew)
+	}
+	h.Retain(func(origin proto.PeerID, size int) bool {
+		if origin == b.cfg.Self || b.cfg.Known == nil || b.cfg.Known(origin) {
+			return true
+		}
+		fits := b.incoming.unknown[id]+size <= maxUnknown
+		if fits {
+			b.incoming.unknown[id] += size
+		}
+		return fits
+	})
+	if len(h.Boxes()) == 0 {
+		return nil
+	}
 	return box.EncodeChains(h.Encode())
 }

@@ -210,6 +210,37 @@ func TestNotesOfServedBoxesAreBounded(t *testing.T) {
 	})
 }
 
+// Numbers of chains of nodes that were never a member, as far as is known, come with a copy, since one may
+// become known, but few of them: nothing would ever remove them. Those of members all come.
+func TestInventedOriginsOfNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		member, own := proto.PeerID{255}, proto.PeerID{254}
+		f := newFixture(t, Config{Self: own, Known: func(p proto.PeerID) bool { return p == member }})
+		take := func(notes *chain.Home, origins ...proto.PeerID) *chain.Home {
+			for _, origin := range origins {
+				notes.Take(chain.Chain{Origin: origin, Box: "agent:a", Class: proto.Normal}, chain.Item{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: 1 << 50})
+			}
+			return notes
+		}
+		first, all := proto.PeerID{1}, take(new(chain.Home), proto.PeerID{1}, member, own)
+		for i := range 3000 {
+			take(all, proto.PeerID{7, byte(i), byte(i >> 8)})
+		}
+		size := new(chain.Home)
+		size = take(size, member, own)
+		f.come("agent:a", originID, all)
+		if n := f.chains.home.Sizes()["agent:a"]; n <= maxUnknown || n > maxUnknown+size.Sizes()["agent:a"] {
+			t.Errorf("%d bytes came, of nodes that are not known at most %d", n, maxUnknown)
+		}
+		for _, origin := range []proto.PeerID{first, member, own} {
+			c := chain.Chain{Origin: origin, Box: "agent:a", Class: proto.Normal}
+			if _, had := f.chains.home.Had(c, proto.Seq{Boot: 1, Counter: 1}); !had {
+				t.Errorf("the numbers of %v are lost", origin)
+			}
+		}
+	})
+}
+
 // What an old home says has no times that let this one refuse the mail of a node for good.
 func TestTimesOfACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

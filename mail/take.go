@@ -21,6 +21,7 @@ type incoming struct {
 	last     uint32                  // of those indexes
 	arrivals chain.Arrivals
 	parts    map[box.BoxID]int64    // bytes of what copies of this start have besides their mails
+	unknown  map[box.BoxID]int      // bytes of numbers of chains that copies of this start have of nodes that were never a member, as far as is known
 	notes    map[proto.PeerID]int64 // bytes of the numbers of chains of boxes that came, by the homes that they came from
 }
 

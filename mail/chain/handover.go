@@ -162,16 +162,32 @@ func (h *Home) Cut(floor, notAfter int64) {
 	}
 }
 
+// Retain drops the notes of the origins for which keep, given about how many bytes they take in their
+// encoding, returns false.
+func (h *Home) Retain(keep func(origin proto.PeerID, size int) bool) {
+	maps.DeleteFunc(h.origins, func(origin proto.PeerID, boxes map[string]*boxNotes) bool {
+		size := 0
+		for box, notes := range boxes {
+			size += notes.size(box)
+		}
+		return !keep(origin, size)
+	})
+}
+
 // Sizes returns how many bytes the notes of each box take, about, in their encoding.
 func (h *Home) Sizes() map[string]int64 {
-	sizes, buf := map[string]int64{}, []byte(nil)
+	sizes := map[string]int64{}
 	for _, boxes := range h.origins {
 		for box, notes := range boxes {
-			buf = notes.append(buf[:0])
-			sizes[box] += int64(len(proto.PeerID{}) + len(box) + len(buf))
+			sizes[box] += int64(notes.size(box))
 		}
 	}
 	return sizes
+}
+
+// size returns how many bytes the notes of an origin about a box take, about.
+func (n *boxNotes) size(box string) int {
+	return len(proto.PeerID{}) + len(box) + len(n.append(nil))
 }
 
 // Rename gives the notes of a box to another name, and adds them to those that this has.
