@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/mail/box"
@@ -289,8 +290,12 @@ func (b *Broker) BeginCopy(ctx context.Context, settings box.BoxSettings, h box.
 	return err
 }
 
-// AddToCopy adds a piece to the copy of a box, whose bodies are here. After an error the copy is of
-// no use. It is a [*RefusedError], or wraps [box.ErrBadRecord] or [box.ErrNotFound].
+// ErrDoubted is returned for a piece of a box with numbers of chains while the clock is doubted:
+// nobody can say then which of their times a home may have noted.
+var ErrDoubted = errors.New("mail: the clock of this node is doubted")
+
+// AddToCopy adds a piece to the copy of a box, whose bodies are here. After another error than
+// ErrDoubted the copy is of no use. It is a [*RefusedError], or wraps [box.ErrBadRecord] or [box.ErrNotFound].
 func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Piece) error {
 	left, done := 1, make(chan struct{})
 	var err error
@@ -310,6 +315,10 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 		s, _ := b.state.Settings(at)
 		if s.Handover.ID != id || s.Handover.Stage != box.Copying {
 			came(box.Result{}, fmt.Errorf("%w: %s", box.ErrNotFound, name))
+			return
+		}
+		if now.Doubted && slices.ContainsFunc(p.Records, hasNotes) {
+			came(box.Result{}, ErrDoubted)
 			return
 		}
 		if e := b.chargeParts(at, s.Handover.Peer, p); e != nil {

@@ -92,6 +92,12 @@ func (b *Broker) chargeServed() {
 	}
 }
 
+// hasNotes reports whether a record of a copy has numbers of chains.
+func hasNotes(rec []byte) bool {
+	_, ok := box.NotesOf(rec)
+	return ok
+}
+
 // credible returns a record of a copy without times of chains that no home has noted: with them, mail
 // of a node would be refused, or its numbers kept, for good. Of nodes that are not known it has only what
 // there is room for, since one may become known that sends its mail again. Nil: nothing is left.
@@ -104,9 +110,8 @@ func (b *Broker) credible(now box.Now, id box.BoxID, rec []byte) []byte {
 	if err != nil {
 		return rec // the copy refuses it
 	}
-	if skew := proto.Skew.Milliseconds(); !now.Doubted {
-		h.Cut(now.Wall+skew, now.Wall+proto.MaxTTL.Milliseconds()+2*skew)
-	}
+	skew := proto.Skew.Milliseconds()
+	h.Cut(now.Wall+skew, now.Wall+proto.MaxTTL.Milliseconds()+2*skew)
 	h.Retain(func(origin proto.PeerID, size int) bool {
 		if origin == b.cfg.Self || b.cfg.Known == nil || b.cfg.Known(origin) {
 			return true

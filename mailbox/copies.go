@@ -131,6 +131,8 @@ func (c *copies) answer(ctx context.Context, from proto.PeerID, m *proto.BoxPart
 		answer.Code, answer.Detail = proto.CodeFull, cutReason(err.Error())
 	case errors.Is(err, box.ErrBadRecord), errors.Is(err, box.ErrNotFound), errors.Is(err, proto.ErrBadLetter), errors.Is(err, proto.ErrNewLetter):
 		answer.Code, answer.Detail = proto.CodeBadForm, cutReason(err.Error())
+	case errors.Is(err, mail.ErrDoubted):
+		answer.Code, answer.Detail = proto.CodeBusy, err.Error()
 	default:
 		answer.Code, answer.Detail = proto.CodeBusy, "the node is stopping"
 	}
@@ -188,7 +190,8 @@ func refusedPart(code proto.Code, format string, args ...any) error {
 	return &mail.RefusedError{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// take adds a part to the copy of a box. After an error there is no copy.
+// take adds a part to the copy of a box. After an error there is no copy, but while the clock is
+// doubted: then the part may come again.
 func (c *copies) take(ctx context.Context, from proto.PeerID, m *proto.BoxPart, id [16]byte) error {
 	name := m.GetBox()
 	if !c.places.isHome(name, from, m.GetGeneration()) {
@@ -209,6 +212,10 @@ func (c *copies) take(ctx context.Context, from proto.PeerID, m *proto.BoxPart, 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if errors.Is(err, mail.ErrDoubted) {
+		in.at = c.clock.Mono()
+		return err
+	}
 	if err != nil {
 		delete(c.all, name)
 		return errors.Join(err, k.DropCopy(ctx, name))

@@ -123,6 +123,40 @@ func TestOldHomeIsBackLate(t *testing.T) {
 	}
 }
 
+// A new home that doubts its clock cannot judge the times of the numbers that come with a box: it takes
+// them when the doubt ends, and what came before stays.
+func TestHandoffToANodeThatDoubtsItsClock(t *testing.T) {
+	paired(t, func(t *testing.T, p *pair) {
+		p.named("desk", p.alpha.allowAll)
+		m := new(proto.Bundle)
+		p.alpha.must(proto.DecodeKnown(p.alpha.bundleFor("desk", 1, 1).GetPayload(), m))
+		m.Box, m.Generation = "agent:desk", 1
+		a, err := p.alpha.lanes.arrive(t.Context(), p.alpha.gamma, m)
+		p.alpha.must(err)
+		if answer, err := a.Wait(t.Context()); err != nil || answer.GetCode() != proto.CodeOK {
+			t.Fatal(answer, err)
+		}
+		p.beta.stop()
+		p.beta.bound = true
+		p.start(p.beta)
+		p.beta.off.Store(int64(2 * 365 * 24 * time.Hour))
+		handed := make(chan error, 1)
+		go func() {
+			_, err := p.alpha.Handoff(t.Context(), "desk", "beta")
+			handed <- err
+		}()
+		time.Sleep(2 * copyIdle)
+		select {
+		case err := <-handed:
+			t.Fatalf("the handover has ended: %v", err)
+		default:
+		}
+		p.beta.off.Store(0)
+		p.alpha.must(<-handed)
+		p.want(p.beta, "agent:desk", "\x00")
+	})
+}
+
 // I21: a node that seizes the name of a box, of which it has a copy that its home gave up, and dies
 // then, does not serve the copy: its mail was read where it went on.
 func TestSeizureThatIsInterrupted(t *testing.T) {
