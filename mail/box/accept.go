@@ -26,11 +26,12 @@ func (s *State) applyMail(p Place, rec []byte, out *Output) error {
 }
 
 // arrive takes the mail of a record of some length at p, or refuses it, and adds the result. A
-// mail that is passed on is none of the producer that its letter may name.
+// mail that is passed on is none of the producer that its letter may name, and if it tells of an end, its
+// key is not one of that share: it had one where it was.
 func (s *State) arrive(p Place, length int, m *Mail, passed bool, out *Output) Result {
 	l, problem := proto.ParseLetter(m.Letter)
 	if passed {
-		l.Produced = proto.Produced{}
+		l.Produced, l.BounceOf = proto.Produced{}, proto.MailID{}
 	}
 	r := s.accept(p, length, m, &l, problem, out)
 	r.Box = m.Box

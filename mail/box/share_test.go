@@ -90,9 +90,13 @@ func TestDedupeKeysOfBounces(t *testing.T) {
 	if n := flood(2, 0, true, 1) + flood(1, 0, true, 0); n < 5 || n > 20 {
 		t.Errorf("bounces that others caused have %d", n)
 	}
+	if r := b.apply(EncodeForward(1, 0, 0, b.record(note{dedupe: "moves on", bounce: true}))); r.Code != proto.CodeOK {
+		t.Errorf("a bounce that moves to the next home of its box: %+v", r)
+	}
 	if n := flood(1, 1, false, 0); n < 5 {
 		t.Errorf("mail of a node has %d", n)
 	}
+	b.apply(EncodeLimits(Limits{Keys: 101}))
 	if n := flood(1, 0, false, 0); n == 0 {
 		t.Error("mail of this node has none")
 	}
