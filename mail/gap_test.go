@@ -120,6 +120,32 @@ func TestDamagedMailInASpool(t *testing.T) {
 	}
 }
 
+// Mail of which the record is found damaged while the node runs ends, too, and what is behind it goes on.
+func TestMailInASpoolIsDamagedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("agent:local")
+		f.forward("first", "damaged", "sent")
+		big := strings.Repeat("x", 60<<10)
+		for range 40 { // what is new is read from memory
+			f.send("agent:local", big)
+		}
+		time.Sleep(10 * time.Minute) // a start reads the segments behind the checkpoint
+		damage(t, f.dir, "damaged")
+		m := f.bundle(f.lane(homeID))
+		if s := f.spool(); s.Waiting != 2 || len(m.GetRuns()) != 2 {
+			t.Errorf("%v is sent of %+v", m.GetRuns(), s)
+		}
+		if i := f.info(box.SpoolPrefix + "agent:ceo"); i.EndedAs(box.Dead) != 1 {
+			t.Errorf("%+v", i)
+		}
+		f.restart()
+		if s := f.spool(); s.Waiting != 2 {
+			t.Errorf("after another start: %+v", s)
+		}
+	})
+}
+
 // damage changes a byte of text in a ledger.
 func damage(t *testing.T, dir, text string) {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 )
 
 // TypeBounce is the type of a letter that tells a sender that its mail was not delivered.
@@ -337,7 +335,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
 			switch {
 			case err == nil:
 				t.From, t.Accepted, t.Letter = from, m.At, m.Letter
-			case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) || errors.Is(err, box.ErrBadRecord):
+			case isDamage(err):
 				t.Damage = err
 			default:
 				return nil, err

@@ -105,6 +105,7 @@ type shipment struct {
 	chain.Bundle
 	mails []box.Kept
 	asked []askedMail
+	read  int // how many of them were read
 }
 
 // take takes the next bundle; nil: there is none.
@@ -175,16 +176,23 @@ func (l *Lane) fetch(ctx context.Context, s *shipment) (*proto.Bundle, error) {
 			s.asked = append(s.asked, askedMail{i, k.Seq, mail.Number, p.ID, sha256.Sum256(mail.Letter)})
 		}
 		m.Letters = append(m.Letters, mail.Letter...)
+		s.read++
 	}
 	return m, nil
 }
 
-// unread stops a chain whose mails cannot be read.
+// unread stops a chain of which a mail cannot be read. If its record is damaged, it ends.
 func (l *Lane) unread(now box.Now, s *shipment, why error) {
 	l.b.cfg.Logger.Error("mail in a spool cannot be read", "box", s.Box, "why", why)
 	out, err := l.b.spools.origin.Answer(l.home, chain.Answer{Number: s.Number, Code: proto.CodeInternal})
 	if t := l.b.spools.targets[s.Box]; err == nil && out.Box != "" && t != nil {
 		l.b.hold(now, t, s.Class, proto.CodeInternal, why.Error(), 0)
+	}
+	if !isDamage(why) {
+		return
+	}
+	if x, ok := l.b.spools.origin.Break(s.Box, s.Class, s.mails[s.read].Seq); ok {
+		l.b.endOver(now, []chain.Expiry{x}, damaged)
 	}
 }
 

@@ -2,7 +2,6 @@ package mail
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 )
 
 // A BoxHome is where a box has its home, as its spool or the box itself says.
@@ -116,7 +114,7 @@ func (b *Broker) movable(ctx context.Context, m *Moving) (id box.BoxID, kept []b
 func (b *Broker) movingLetters(ctx context.Context, m *Moving, kept []box.Kept) (out []Outgoing, seqs []uint64, err error) {
 	for _, k := range kept {
 		mail, from, err := b.MailOf(ctx, k)
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) || errors.Is(err, box.ErrBadRecord) {
+		if isDamage(err) {
 			b.cfg.Logger.Warn("a mail cannot be sent on to the new home of its box", "box", m.Box, "seq", k.Seq, "why", err)
 			continue
 		}

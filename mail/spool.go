@@ -93,7 +93,7 @@ func (b *Broker) loadSpools() error {
 			}
 			switch {
 			case err == nil:
-			case errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrNotFound), errors.Is(err, box.ErrBadRecord):
+			case isDamage(err):
 				b.cfg.Logger.Error("a mail that waits for another node cannot be read: it is not sent", "box", t.box, "seq", i.Seq, "why", err)
 				t.unreadable = append(t.unreadable, i.Seq)
 			default:
@@ -107,11 +107,25 @@ func (b *Broker) loadSpools() error {
 	return nil
 }
 
+// isDamage reports whether a record could not be read because it is not there as it was written.
+func isDamage(err error) bool {
+	return errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrNotFound) || errors.Is(err, box.ErrBadRecord)
+}
+
+// damaged returns how a mail of a spool ends whose record is damaged.
+func damaged(unheard bool) box.SpoolEnd {
+	if unheard {
+		return box.SpoolEnd{State: box.Dead, Cause: box.CauseUnheard, Reason: "its record on this node is damaged: it may have been delivered"}
+	}
+	return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: "its record on this node is damaged"}
+}
+
 // endUnreadable makes the records that end what could not be read.
 func (b *Broker) endUnreadable(now box.Now) {
 	for t := range b.spools.all() {
 		for part := range slices.Chunk(t.unreadable, box.MaxSeqs) {
-			e := box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, At: now.Wall, Reason: "its record on this node is damaged"}
+			e := damaged(false)
+			e.At = now.Wall
 			b.out.Records = append(b.out.Records, box.EncodeSpoolEnd(t.id, e, part))
 		}
 		t.unreadable = nil

@@ -199,7 +199,19 @@ func (o *Origin) Lose(box string, class proto.Class, n proto.Seq) (Expiry, bool)
 	return Expiry{Box: box, Class: class, N: n, Ref: ref}, true
 }
 
-// An Expiry is a mail that ends because its time is over, or that was held.
+// Break ends a mail of a chain whose record cannot be read, as if its time were over: see
+// [Origin.Expire]. It reports false if there is no such mail, or if it ends.
+func (o *Origin) Break(box string, class proto.Class, ref uint64) (Expiry, bool) {
+	items := o.spool(box, class).items
+	for i := range items {
+		if it := &items[i]; it.Ref == ref && it.stored && !it.ending && it.refusal == nil {
+			return it.over(box, class), true
+		}
+	}
+	return Expiry{}, false
+}
+
+// An Expiry is a mail that ends because its time is over, that was held, or whose record cannot be read.
 type Expiry struct {
 	Box      string
 	Class    proto.Class // of its chain
@@ -246,11 +258,16 @@ func (t *target) expire(s *spool, class proto.Class, now int64, over []Expiry) [
 		case now <= it.end() || !it.stored || it.refusal != nil:
 			s.soonest = min(s.soonest, it.end())
 		default:
-			it.ending, it.stored = true, it.maySent
-			over = append(over, Expiry{Box: t.box, Class: class, N: it.n, Ref: it.Ref, Unheard: it.maySent && !it.answered, Accepted: it.answered})
+			over = append(over, it.over(t.box, class))
 		}
 	}
 	return over
+}
+
+// over lets a mail of a chain end. One that was never sent is held.
+func (it *item) over(box string, class proto.Class) Expiry {
+	it.ending, it.stored = true, it.maySent
+	return Expiry{Box: box, Class: class, N: it.n, Ref: it.Ref, Unheard: it.maySent && !it.answered, Accepted: it.answered}
 }
 
 // end returns the last millisecond in which the mail cannot expire.
