@@ -75,6 +75,9 @@ func (w *reasons) mail(ctx context.Context, id string) (_ wire.Blocker, home pro
 	m, path := s.found, s.sub.place.path(s.sub.name)
 	e := w.explain(m.ID, m.State)
 	e.step(wire.StepMail, wire.NoteArgs{Box: path, State: m.State, Key: m.Key, Attempts: m.Attempts, Abandons: m.Abandons, Seconds: e.ago(m.Accepted), Time: &m.NotAfter})
+	if m.Restored {
+		w.restored(e, path)
+	}
 	switch m.State {
 	case "DONE", "ACCEPTED": // and kept
 		if ended, _, err := w.ended(m.ID, wire.ErrNotFound); err == nil {
@@ -107,6 +110,12 @@ func (w *reasons) mail(ctx context.Context, id string) (_ wire.Blocker, home pro
 		err = w.waiting(ctx, e, s, path)
 	}
 	return e.Blocker, home, err
+}
+
+// restored adds that this node was restored from an older copy.
+func (w *reasons) restored(e *explanation, path string) {
+	at := time.UnixMilli(w.lookup.restored).UTC()
+	e.step(wire.StepBoxRestored, wire.NoteArgs{Box: path, Time: &at})
 }
 
 // spooled explains why the home of a box does not have what waits for it here: of the
@@ -255,9 +264,17 @@ func (w *reasons) box(ctx context.Context, name string) (_ wire.Blocker, home pr
 	if k == nil {
 		return wire.Blocker{}, home, noBox(p, sub)
 	}
-	found := false
-	if err = k.View(ctx, func(s *box.State) { found = e.box(s, p, sub) }); err == nil && !found {
+	found, oldest := false, int64(0)
+	if err = k.View(ctx, func(s *box.State) {
+		found = e.box(s, p, sub)
+		id, _ := s.Find(p.name)
+		i, _ := s.Info(id)
+		oldest = i.Oldest
+	}); err == nil && !found {
 		err = noBox(p, sub)
+	}
+	if oldest > 0 && oldest <= w.lookup.restored {
+		w.restored(e, p.text)
 	}
 	w.refusedSenders(e, k, p)
 	return e.Blocker, home, failure(p, sub, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -81,6 +82,15 @@ func TestRestoreHasTheMail(t *testing.T) {
 	all, _, err := n.Mail.Mails(t.Context(), "ceo", "", wire.MailQuery{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	told := func(b wire.Blocker, _ proto.PeerID, err error) bool {
+		if err != nil {
+			t.Error(err)
+		}
+		return slices.ContainsFunc(b.Steps, func(n wire.Note) bool { return n.Code == wire.StepBoxRestored })
+	}
+	if !told(n.Mail.WhyBox(t.Context(), "agent:ceo")) || !told(n.Mail.WhyMail(t.Context(), all[0].ID)) || told(n.Mail.WhyMail(t.Context(), all[2].ID)) {
+		t.Error("why does not tell which mail may have been read before")
 	}
 	given, err := n.Mail.Lease(t.Context(), "ceo", "", wire.LeaseMail{Max: 100})
 	if err != nil {

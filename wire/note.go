@@ -207,6 +207,7 @@ const (
 	StepBoxClasses    NoteCode = "box_classes"       // what waits for a subscription: box, count, names (number and name of each class)
 	StepBoxReaders    NoteCode = "box_readers"       // box, names, count, held (leased mails)
 	StepBoxBlocked    NoteCode = "box_blocked"       // ordering keys that dead letters block: box, count, of (dead letters)
+	StepBoxRestored   NoteCode = "box_restored"      // its node was restored from an older copy: the mail may have been read since that was made: box, time
 	StepBoxRefused    NoteCode = "box_refused"       // mail of another node that the box refused: box, peer, detail, seconds
 )
 

@@ -307,9 +307,10 @@ var table = map[wire.NoteCode]sentence{
 		}
 		return "{box}: read by {readers}; {held|mail is|mails are} leased", ""
 	},
-	wire.StepBoxBlocked: say("{box}: {of|dead letter|dead letters}, which block {count|ordering key|ordering keys}", ""),
-	wire.StepBoxRefused: say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
-	wire.StepLeaseHere:  say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
+	wire.StepBoxBlocked:  say("{box}: {of|dead letter|dead letters}, which block {count|ordering key|ordering keys}", ""),
+	wire.StepBoxRestored: say("{box}: its node was restored from an older copy at {time}; mail from before may have been read, and have ended, since that copy was made", ""),
+	wire.StepBoxRefused:  say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
+	wire.StepLeaseHere:   say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
 
 	wire.NoteClockDoubted: say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
 	wire.NotePeerClock: func(a wire.NoteArgs) (string, string) {
