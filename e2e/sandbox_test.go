@@ -71,8 +71,8 @@ func TestRunAsInTheSandboxOfTheUnit(t *testing.T) {
 	handlers, err := m.Handlers(t.Context())
 	check(t, err)
 	for _, h := range handlers {
-		if h.Problem != "" {
-			t.Fatalf("the handler %s cannot run: %s", h.Kind, h.Problem)
+		if h.Problem != nil {
+			t.Fatalf("the handler %s cannot run: %+v", h.Kind, h.Problem)
 		}
 	}
 	ask := probeRequest{Socket: filepath.Join(runtimeDir, "node.sock"), Node: m.cmd.Process.Pid}

@@ -117,7 +117,8 @@ func (x *Executor) register(s wire.HandlerSpec) error {
 		return fmt.Errorf("handler %s: %w", s.Kind, err)
 	}
 	x.specs[s.Kind] = s
-	x.parts.Inbox.Suspend(s.Kind, x.problem(s))
+	_, why := x.problem(s)
+	x.parts.Inbox.Suspend(s.Kind, why)
 	return nil
 }
 
@@ -143,7 +144,8 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 	x.added = added
 	delete(x.refused, s.Kind)
 	x.specs[s.Kind] = s
-	x.parts.Inbox.Suspend(s.Kind, x.problem(s))
+	_, why := x.problem(s)
+	x.parts.Inbox.Suspend(s.Kind, why)
 	x.parts.Changed(true)
 	return x.parts.Record(ctx, "handler.add", s.Kind)
 }
@@ -197,11 +199,12 @@ func (x *Executor) List() []wire.Handler {
 		x.mu.Lock()
 		spec := x.specs[s.Kind]
 		x.mu.Unlock()
+		why, _ := x.problem(spec)
 		h := wire.Handler{
 			Kind: s.Kind, Type: typeName(spec), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
 			Warnings: append(command.Warn(spec.Exec, spec.Args, spec.AllowFlags), x.parts.Unknown(s.Allow)...),
-			Running:  kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: x.problem(spec),
+			Running:  kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: why,
 		}
 		out = append(out, h)
 	}
@@ -209,7 +212,7 @@ func (x *Executor) List() []wire.Handler {
 	defer x.mu.Unlock()
 	for _, s := range x.added {
 		if why := x.refused[s.Kind]; why != "" {
-			out = append(out, wire.Handler{Kind: s.Kind, Type: typeName(s), Exec: s.Exec, Allow: s.Allow, Profile: s.Profile, Problem: why})
+			out = append(out, wire.Handler{Kind: s.Kind, Type: typeName(s), Exec: s.Exec, Allow: s.Allow, Profile: s.Profile, Problem: problem(wire.ProblemHandler, why)})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b wire.Handler) int { return strings.Compare(a.Kind, b.Kind) })

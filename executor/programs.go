@@ -2,6 +2,8 @@ package executor
 
 import (
 	"context"
+	"errors"
+	"os/exec"
 	"time"
 
 	"github.com/balefire/balefire/agent/command"
@@ -12,18 +14,27 @@ import (
 // exist.
 const programsEvery = 10 * time.Second
 
-// problem returns the reason why the program of a handler cannot be started now, or "".
-func (x *Executor) problem(s wire.HandlerSpec) string {
+// problem returns why the program of a handler cannot be started now, nil if it can, and the same
+// as a text for those who sent tasks.
+func (x *Executor) problem(s wire.HandlerSpec) (why *wire.Note, text string) {
 	if len(s.Exec) == 0 {
-		return ""
+		return nil, ""
 	}
 	if err := command.Find(s.Exec[0]); err != nil {
-		return err.Error()
+		detail := err.Error()
+		if e, ok := errors.AsType[*exec.Error](err); ok {
+			detail = e.Error()
+		}
+		return problem(wire.ProblemProgram, detail), err.Error()
 	}
 	if err := x.mayRunAs(s); err != nil {
-		return err.Error()
+		return problem(wire.ProblemRunAs, err.Error()), err.Error()
 	}
-	return ""
+	return nil, ""
+}
+
+func problem(code wire.NoteCode, detail string) *wire.Note {
+	return &wire.Note{Code: code, NoteArgs: wire.NoteArgs{Detail: detail}}
 }
 
 // Run withdraws the kinds whose programs are missing from the kinds that this
@@ -46,7 +57,7 @@ func (x *Executor) Check() {
 	back := false
 	x.mu.Lock()
 	for kind, s := range x.specs {
-		why := x.problem(s)
+		_, why := x.problem(s)
 		if !x.parts.Inbox.Suspend(kind, why) {
 			continue
 		}

@@ -2,11 +2,11 @@ package mailbox
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // serveForward is one session of the runner of a subscription that delivers into a box: it sends
@@ -22,7 +22,7 @@ func (h *handlers) serveForward(_, leasing context.Context, r *runner) error {
 	}
 	reader, err := k.Read(leasing, mail.Reading{Box: p.name, Subscription: r.sub, Reader: "to " + r.settings.Forward, Credit: 1})
 	if err != nil {
-		return failure(p, r.sub, err)
+		return unread(p, r.sub, err)
 	}
 	defer h.leaveRunner(leasing, reader, p.path(r.sub))
 	for {
@@ -49,7 +49,7 @@ func (w work) forward(ctx context.Context) error {
 	to, err := w.h.places.findTarget(w.r.settings.Forward)
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
-		return fmt.Errorf("forward: %w", err)
+		return stopped(wire.ProblemForwardUnknown, wire.NoteArgs{Other: w.r.settings.Forward, Detail: err.Error()})
 	}
 	next := w.successor(l, l.Body)
 	next.Object = l.Object
@@ -62,9 +62,9 @@ func (w work) forward(ctx context.Context) error {
 	switch {
 	case err != nil:
 		w.settle(ctx, mail.Settlement{Op: box.Return}) // if it is acknowledged all the same, this does not count
-		return fmt.Errorf("forward to %s: %w", to.text, err)
+		return stopped(wire.ProblemForwardFailed, wire.NoteArgs{Other: to.text, Refusal: string(wire.CodeOf(failure(to, "", err))), Detail: err.Error()})
 	case sent.Code == proto.CodeOK || sent.Code == proto.CodeStale || sent.ForGood:
 		return nil // sent, taken from this session, or a dead letter
 	}
-	return fmt.Errorf("forward: %s is %s: %s", to.text, sent.Code.Name(), sent.Detail)
+	return refusedForward(to, sent.Code, sent.Detail)
 }

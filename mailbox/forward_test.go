@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -81,7 +82,7 @@ func TestSubscriptionDeliversIntoABox(t *testing.T) {
 			if s.Name == "read" {
 				waiting = 32
 			}
-			if *s.Waiting != waiting || s.Leased+s.Retrying+s.Dead > 0 || s.Problem != "" {
+			if *s.Waiting != waiting || s.Leased+s.Retrying+s.Dead > 0 || s.Problem != nil {
 				t.Errorf("%+v", s)
 			}
 		}
@@ -99,11 +100,11 @@ func TestSubscriptionHoldsWhatItsBoxRefuses(t *testing.T) {
 		f.must(f.deliver("free", "agent:other"))
 		bodies := []string{"1", "2", "3", "4", "5"}
 		f.publish(bodies...)
-		held := func(says string) {
+		held := func(want wire.Note) {
 			t.Helper()
 			time.Sleep(5 * time.Minute)
 			s := f.box("topic:orders").Subscriptions[0]
-			if !strings.Contains(s.Problem, says) {
+			if !reflect.DeepEqual(s.Problem, &want) {
 				t.Errorf("%+v", s)
 			}
 			waiting, _, err := f.Mails(t.Context(), "topic:orders", "held", wire.MailQuery{})
@@ -113,15 +114,16 @@ func TestSubscriptionHoldsWhatItsBoxRefuses(t *testing.T) {
 				}
 			}
 			e, _, err := f.WhyBox(t.Context(), "topic:orders/held")
-			if err != nil || e.Cause.Code != wire.NoteForwardStopped || !strings.Contains(e.Cause.Detail, says) || e.Cause.Box != "topic:orders/held" {
+			want.Cause, want.Code, want.Box = string(want.Code), wire.NoteForwardStopped, "topic:orders/held"
+			if err != nil || !reflect.DeepEqual(e.Cause, want) {
 				t.Errorf("%+v, %v", e.Cause, err)
 			}
 		}
 		got := f.taken("next")
 		time.Sleep(handlerRetry + time.Second)
-		held("FULL") // again: 3 and 4 are there
+		held(wire.Note{Code: wire.ProblemForwardRefused, NoteArgs: wire.NoteArgs{Other: "agent:next@alpha", Refusal: "FULL", Detail: "the box is full"}}) // again: 3 and 4 are there
 		f.must(f.Remove(t.Context(), "next"))
-		held("there is no agent:next")
+		held(wire.Note{Code: wire.ProblemForwardMissing, NoteArgs: wire.NoteArgs{Other: "agent:next@alpha"}})
 		f.mailbox("next", nil)
 		time.Sleep(time.Minute)
 		if got = append(got, f.taken("next")...); !slices.Equal(got, []string{"1", "2", "5"}) { // 3 and 4 went with the box
@@ -130,7 +132,7 @@ func TestSubscriptionHoldsWhatItsBoxRefuses(t *testing.T) {
 		if got := f.taken("other"); !slices.Equal(got, bodies) {
 			t.Errorf("%q", got)
 		}
-		if s := f.box("topic:orders").Subscriptions[0]; s.Problem != "" || *s.Waiting > 0 {
+		if s := f.box("topic:orders").Subscriptions[0]; s.Problem != nil || *s.Waiting > 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -216,7 +218,7 @@ func TestSubscriptionHoldsWhatItsSpoolRefuses(t *testing.T) {
 		f.must(f.deliver("away", "agent:desk@beta"))
 		f.publish(strings.Repeat("1", 700), "2") // there is no room for a copy of the first, with or without the second
 		time.Sleep(5 * time.Minute)
-		if s := f.box("topic:orders").Subscriptions[0]; *s.Waiting != 2 || s.Problem != "forward: agent:desk@beta is FULL: the node has too much mail" {
+		if s := f.box("topic:orders").Subscriptions[0]; *s.Waiting != 2 || !reflect.DeepEqual(s.Problem, &wire.Note{Code: wire.ProblemForwardRefused, NoteArgs: wire.NoteArgs{Other: "agent:desk@beta", Refusal: "FULL", Detail: "the node has too much mail"}}) {
 			t.Errorf("%d wait: %+v", *s.Waiting, s)
 		}
 		f.taken("large")

@@ -77,7 +77,7 @@ func (w work) do(ctx, leasing context.Context) error {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 	case handler.Unready:
 		w.settle(ctx, mail.Settlement{Op: box.Return})
-		return errors.New(res.Reason)
+		return stopped(wire.ProblemUnready, wire.NoteArgs{Detail: res.Reason})
 	default:
 		w.settle(ctx, failed(box.Nack, res))
 	}
@@ -234,7 +234,7 @@ func (h *handlers) canForward(ctx context.Context, r *runner) error {
 	}
 	to, err := h.places.findTarget(r.settings.Forward)
 	if err != nil {
-		return fmt.Errorf("forward: %w", err)
+		return stopped(wire.ProblemForwardUnknown, wire.NoteArgs{Other: r.settings.Forward, Detail: err.Error()})
 	}
 	name, room := to.name, box.Result{Code: proto.CodeNoHandler}
 	if to.home != h.self {
@@ -251,13 +251,18 @@ func (h *handlers) canForward(ctx context.Context, r *runner) error {
 	}); err != nil {
 		return failure(to, "", err)
 	}
-	switch room.Code {
-	case proto.CodeOK:
+	if room.Code == proto.CodeOK {
 		return nil
-	case proto.CodeNoHandler:
-		return fmt.Errorf("forward: %w", noBox(to, ""))
 	}
-	return fmt.Errorf("forward: %s is %s: %s", to.text, room.Code.Name(), room.Detail)
+	return refusedForward(to, room.Code, room.Detail)
+}
+
+// refusedForward returns the problem of a runner whose box takes nothing now.
+func refusedForward(to place, code proto.Code, detail string) error {
+	if code == proto.CodeNoHandler {
+		return stopped(wire.ProblemForwardMissing, wire.NoteArgs{Other: to.text})
+	}
+	return stopped(wire.ProblemForwardRefused, wire.NoteArgs{Other: to.text, Refusal: code.Name(), Detail: detail})
 }
 
 // successor returns the mail that came of another one: it has its headers, and is one hop

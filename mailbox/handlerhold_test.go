@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,18 +39,18 @@ func TestHandlerHoldsWhatItCannotForward(t *testing.T) {
 		if len(held) != 2 || held[0].Attempts+held[0].Abandons+held[1].Attempts > 0 || runs != 1 {
 			t.Fatalf("%d runs, %+v", runs, held)
 		}
-		says := `forward: not found: there is no agent:next@alpha on this node`
+		want := wire.Note{Code: wire.NoteHandlerStopped, NoteArgs: wire.NoteArgs{Box: "agent:raw@alpha", Cause: string(wire.ProblemForwardMissing), Other: "agent:next@alpha"}}
 		for _, why := range []func() (wire.Blocker, proto.PeerID, error){
 			func() (wire.Blocker, proto.PeerID, error) { return f.WhyBox(t.Context(), "agent:raw") },
 			func() (wire.Blocker, proto.PeerID, error) { return f.WhyMail(t.Context(), held[1].ID) },
 		} {
-			if e, _, err := why(); err != nil || e.Cause.Code != wire.NoteHandlerStopped || e.Cause.Detail[:len(says)] != says {
+			if e, _, err := why(); err != nil || !reflect.DeepEqual(e.Cause, want) {
 				t.Errorf("%+v, %v", e.Cause, err)
 			}
 		}
 		f.mailbox("next", nil)
 		time.Sleep(time.Minute)
-		if v, n := f.box("raw"), f.box("next"); v.Ended.Done != 2 || n.Waiting != 2 || runs != 3 || v.Problem != "" {
+		if v, n := f.box("raw"), f.box("next"); v.Ended.Done != 2 || n.Waiting != 2 || runs != 3 || v.Problem != nil {
 			t.Errorf("%d runs, %+v, %+v", runs, v, n)
 		}
 	})
@@ -73,7 +74,7 @@ func TestHandlerHoldsWhatHasNoRoom(t *testing.T) {
 			f.mail("agent:next", strings.Repeat("x", 150_000), nil)
 			f.sendRaw(wire.Mail{})
 			time.Sleep(10 * time.Minute)
-			if v := f.box("raw"); v.Waiting != 1 || !strings.HasPrefix(v.Problem, "forward: agent:next@alpha is FULL") {
+			if v := f.box("raw"); v.Waiting != 1 || v.Problem == nil || v.Problem.Code != wire.ProblemForwardRefused || v.Problem.Other != "agent:next@alpha" || v.Problem.Refusal != "FULL" {
 				t.Errorf("after %d runs %+v", runs, v)
 			}
 		}
@@ -109,8 +110,32 @@ func TestWhyABoxIsNotHandled(t *testing.T) {
 		f.handle(wire.MailHandler{})
 		f.sendRaw(wire.Mail{})
 		synctest.Wait()
-		if e, _, err := f.WhyBox(t.Context(), "raw"); err != nil || e.Cause.Code != wire.NoteHandlerStopped || e.Cause.Detail != "no program there" || e.Cause.Box != "agent:raw@alpha" {
+		if e, _, err := f.WhyBox(t.Context(), "raw"); err != nil || e.Cause.Code != wire.NoteHandlerStopped || e.Cause.Cause != string(wire.ProblemUnready) || e.Cause.Detail != "no program there" || e.Cause.Box != "agent:raw@alpha" {
 			t.Errorf("%+v, %v", e.Cause, err)
+		}
+	})
+}
+
+// The handler of a mailbox that somebody else reads alone says who that is, and begins behind it.
+func TestHandlerOfABoxThatIsHeld(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.programs.run = func(context.Context, *handler.Run, string) *handler.Result {
+			return &handler.Result{Outcome: handler.Success}
+		}
+		f.mailbox("raw", func(s *wire.MailboxSettings) { s.Mode = ptr("exclusive") })
+		r, err := f.Read(t.Context(), "raw", "", wire.LeaseMail{Reader: "ceo", Max: 1})
+		f.must(err)
+		f.handle(wire.MailHandler{})
+		time.Sleep(time.Second)
+		if p, want := f.box("raw").Problem, (&wire.Note{Code: wire.ProblemHeld, NoteArgs: wire.NoteArgs{Names: []string{"ceo"}}}); !reflect.DeepEqual(p, want) {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+		f.must(r.Close(t.Context(), true))
+		time.Sleep(handlerRetry)
+		f.sendRaw(wire.Mail{})
+		time.Sleep(time.Second)
+		if v := f.box("raw"); v.Problem != nil || v.Ended.Done != 1 {
+			t.Errorf("%+v", v)
 		}
 	})
 }

@@ -67,37 +67,11 @@ type runner struct {
 	needs    atomic.Int64 // bytes of what its box had no room for last; 0: it had
 
 	mu      sync.Mutex
-	problem string // why it does not run
-}
-
-func (r *runner) setProblem(err error) (changed bool) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	changed = r.problem != text
-	r.problem = text
-	return changed
+	problem *wire.Note // why it does not run
 }
 
 // runnerKey names the runner of a mailbox or of a subscription.
 func runnerKey(name, sub string) string { return name + "/" + sub }
-
-// problemOf returns why the handler of a box, or a subscription that delivers into a box, does not
-// run, or "".
-func (h *runners) problemOf(name, sub string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	r := h.running[runnerKey(name, sub)]
-	if r == nil {
-		return ""
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.problem
-}
 
 // run runs the handlers that the settings of the boxes name, until ctx is done. What
 // runs then is stopped, and its mail is given back for nothing.
@@ -177,10 +151,10 @@ func (h *handlers) serve(runs, leasing context.Context, r *runner) {
 // serveSession is one session of a runner. It returns why no other one should begin at once.
 func (h *handlers) serveSession(runs, leasing context.Context, r *runner) error {
 	program, err := h.handlerOf(r.name, r.settings)
-	if err == nil {
-		err = h.canForward(leasing, r)
-	}
 	if err != nil {
+		return stopped(wire.ProblemHandler, wire.NoteArgs{Detail: err.Error()})
+	}
+	if err := h.canForward(leasing, r); err != nil {
 		return err
 	}
 	p, k, err := h.places.subscribed(r.name, "")
@@ -189,7 +163,7 @@ func (h *handlers) serveSession(runs, leasing context.Context, r *runner) error 
 	}
 	reader, err := k.Read(leasing, mail.Reading{Box: p.name, Reader: "handler", Credit: max(r.settings.Concurrency, 1)})
 	if err != nil {
-		return failure(p, "", err)
+		return unread(p, "", err)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()

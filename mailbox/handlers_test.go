@@ -147,7 +147,7 @@ func TestHandlerThatCannotStart(t *testing.T) {
 		f.handle(wire.MailHandler{Concurrency: 2})
 		f.sendRaw(wire.Mail{Body: []byte("a")}, wire.Mail{Body: []byte("b")}, wire.Mail{Body: []byte("c")})
 		time.Sleep(5*time.Minute + time.Second)
-		if v := f.box("raw"); v.Problem != "not installed" || v.Waiting != 3 {
+		if v := f.box("raw"); v.Problem == nil || v.Problem.Code != wire.ProblemUnready || v.Problem.Detail != "not installed" || v.Waiting != 3 {
 			t.Errorf("%+v", v)
 		}
 		for _, m := range f.inState("raw", "") {
@@ -157,7 +157,7 @@ func TestHandlerThatCannotStart(t *testing.T) {
 		}
 		installed.Store(true)
 		time.Sleep(handlerRetry)
-		if v := f.box("raw"); v.Problem != "" || v.Ended.Done != 3 {
+		if v := f.box("raw"); v.Problem != nil || v.Ended.Done != 3 {
 			t.Errorf("%+v", v)
 		}
 		f.programs.mu.Lock()
@@ -167,7 +167,7 @@ func TestHandlerThatCannotStart(t *testing.T) {
 		f.start()
 		f.sendRaw(wire.Mail{Body: []byte("d")})
 		time.Sleep(time.Minute)
-		if v := f.box("raw"); !strings.Contains(v.Problem, "may not run") || v.Waiting != 1 {
+		if v := f.box("raw"); v.Problem == nil || v.Problem.Code != wire.ProblemHandler || !strings.Contains(v.Problem.Detail, "may not run") || v.Waiting != 1 {
 			t.Errorf("%+v", v)
 		}
 	})
@@ -525,8 +525,9 @@ func TestHandlerForwardsToAFullBox(t *testing.T) {
 		f.handle(wire.MailHandler{Forward: "agent:next"})
 		f.sendRaw(wire.Mail{})
 		time.Sleep(5 * time.Minute)
-		if m := f.inState("raw", ""); len(m) != 1 || m[0].Attempts+m[0].Abandons > 0 || runs > 0 || !strings.Contains(f.box("raw").Problem, "agent:next@alpha is DRAINING") {
-			t.Fatalf("%d runs, %q, %+v", runs, f.box("raw").Problem, m)
+		p := f.box("raw").Problem
+		if m := f.inState("raw", ""); len(m) != 1 || m[0].Attempts+m[0].Abandons > 0 || runs > 0 || p == nil || p.Code != wire.ProblemForwardRefused || p.Other != "agent:next@alpha" || p.Refusal != "DRAINING" {
+			t.Fatalf("%d runs, %+v, %+v", runs, p, m)
 		}
 		if _, err := f.SetMailbox(t.Context(), "next", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Draining: &off}}); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ type explanation struct {
 	wire.Blocker
 	now     time.Time
 	runners *runners
-	problem string // why that of the box does not run
+	problem *wire.Note // why that of the box does not run
 }
 
 func (w *reasons) explain(subject, state string) *explanation {
@@ -356,7 +356,7 @@ func (e *explanation) sub(s *box.State, id box.BoxID, sub box.SubID, path string
 
 // unread explains mail that nobody reads.
 func (e *explanation) unread(a wire.NoteArgs) {
-	if e.problem == "" {
+	if e.problem == nil {
 		e.cause(wire.NoteNoReader, a)
 		return
 	}
@@ -364,7 +364,9 @@ func (e *explanation) unread(a wire.NoteArgs) {
 	if strings.HasPrefix(a.Box, proto.TopicPrefix) {
 		code = wire.NoteForwardStopped
 	}
-	e.cause(code, wire.NoteArgs{Box: a.Box, Detail: e.problem})
+	why := e.problem.NoteArgs
+	why.Box, why.Cause = a.Box, string(e.problem.Code)
+	e.cause(code, why)
 }
 
 // maxRefused is how many senders are named whose mail a box refused.

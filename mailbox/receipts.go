@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 
 	"github.com/balefire/balefire/addressbook"
@@ -78,13 +77,13 @@ func (t *receipts) view(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
 	if s.Class != proto.ClassUnspecified {
 		v.Number = fmt.Sprintf("%s.%s", s.Class.Name(), s.Number)
 	}
-	err := identity.VerifyMailReceipt(t.verifier, &r)
-	if err == nil && s.Digest != sha256.Sum256(letter) {
-		err = errors.New("it is about another letter")
+	switch {
+	case identity.VerifyMailReceipt(t.verifier, &r) != nil:
+		v.Problem = &wire.Note{Code: wire.ReceiptUnsigned}
+	case s.Digest != sha256.Sum256(letter):
+		v.Problem = &wire.Note{Code: wire.ReceiptOtherLetter, NoteArgs: wire.NoteArgs{Detail: v.Digest}}
 	}
-	if v.Verified = err == nil; err != nil {
-		v.Problem = err.Error()
-	}
+	v.Verified = v.Problem == nil
 	return v
 }
 

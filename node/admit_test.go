@@ -229,7 +229,7 @@ func TestHandlerWithoutProgramWarns(t *testing.T) {
 	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
 		t.Fatal(err)
 	}
-	reported := func() (problem, warning string) {
+	reported := func() (problem *wire.Note, warning string) {
 		for _, h := range a.Handlers.List() {
 			if h.Kind == "late" {
 				problem = h.Problem
@@ -237,18 +237,18 @@ func TestHandlerWithoutProgramWarns(t *testing.T) {
 		}
 		for _, w := range a.Views.Status(t.Context()).Warnings {
 			if w.Code == wire.NoteHandlerProblem && w.Kind == "late" {
-				warning = w.Detail
+				warning = w.Cause + ": " + w.Detail
 			}
 		}
 		return problem, warning
 	}
-	if problem, warning := reported(); !strings.Contains(problem, program) || !strings.Contains(warning, problem) {
-		t.Errorf("the problem is %q, the warning %q", problem, warning)
+	if problem, warning := reported(); problem == nil || problem.Code != wire.ProblemProgram || !strings.Contains(problem.Detail, program) || warning != "no_program: "+problem.Detail {
+		t.Errorf("the problem is %+v, the warning %q", problem, warning)
 	}
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if problem, warning := reported(); problem+warning != "" {
-		t.Errorf("with its program there: %q, %q", problem, warning)
+	if problem, warning := reported(); problem != nil || warning != "" {
+		t.Errorf("with its program there: %+v, %q", problem, warning)
 	}
 }

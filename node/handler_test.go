@@ -71,11 +71,11 @@ func TestRunAsOfTheConfigurationIsChecked(t *testing.T) {
 	cfg.Handlers = []wire.HandlerSpec{{Kind: "k", Exec: []string{"true"}, RunAs: "64401:64401", Allow: []string{"peer:a"}}}
 	a := start(t, cfg)
 	hs := a.Handlers.List()
-	if len(hs) != 1 || !strings.Contains(hs[0].Problem, "run_as: ") || a.inbox.Suspended("k") == "" {
+	if len(hs) != 1 || hs[0].Problem == nil || hs[0].Problem.Code != wire.ProblemRunAs || a.inbox.Suspended("k") == "" {
 		t.Fatalf("handlers %+v, suspended: %q", hs, a.inbox.Suspended("k"))
 	}
-	if want := "chmod 0711"; runtime.GOOS == "linux" && os.Geteuid() == 0 && !strings.Contains(hs[0].Problem, want) {
-		t.Errorf("the problem is %q, want one with %s", hs[0].Problem, want)
+	if want := "chmod 0711"; runtime.GOOS == "linux" && os.Geteuid() == 0 && !strings.Contains(hs[0].Problem.Detail, want) {
+		t.Errorf("the problem is %+v, want one with %s", hs[0].Problem, want)
 	}
 }
 
@@ -166,13 +166,13 @@ func TestRemovedHandlerUncoversTheConfiguredOne(t *testing.T) {
 	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"no-such-program-here"}, Allow: []string{"peer:added"}}); err != nil {
 		t.Fatal(err)
 	}
-	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeCommand || h[0].Problem == "" {
+	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeCommand || h[0].Problem == nil {
 		t.Errorf("with the added one: %+v", h)
 	}
 	if err := a.Handlers.Remove(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
-	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeEcho || h[0].Problem != "" || h[0].Allow[0] != "peer:configured" {
+	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeEcho || h[0].Problem != nil || h[0].Allow[0] != "peer:configured" {
 		t.Errorf("after its removal: %+v", h)
 	}
 	if err := a.Handlers.Remove(t.Context(), "k"); !errors.Is(err, wire.ErrInvalid) {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -38,7 +39,7 @@ func (l *testNode) waitBox(t *testing.T, name string, ok func(wire.Box) bool) (d
 			t.Fatal(err)
 		}
 		return ok(v)
-	}, func() string { return "the mailbox is " + v.Problem })
+	}, func() string { return fmt.Sprintf("the mailbox has the problem %+v", v.Problem) })
 	dead, _, err := l.Mail.Mails(t.Context(), name, "", wire.MailQuery{State: "DEAD", Limit: 10})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func TestAddedHandlerThatIsNotAllowedAnyMore(t *testing.T) {
 	cfg.Dangerous = nil
 	a = start(t, cfg)
 	all := a.Handlers.List()
-	if len(all) != 1 || all[0].Kind != "wipe" || !strings.Contains(all[0].Problem, "under dangerous") || len(a.inbox.Specs()) != 0 {
+	if len(all) != 1 || all[0].Kind != "wipe" || all[0].Problem == nil || all[0].Problem.Code != wire.ProblemHandler || !strings.Contains(all[0].Problem.Detail, "under dangerous") || len(a.inbox.Specs()) != 0 {
 		t.Errorf("%+v, offered %v", all, a.inbox.Specs())
 	}
 	if err := a.Handlers.Remove(t.Context(), "wipe"); err != nil || len(a.Handlers.List()) != 0 {

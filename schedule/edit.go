@@ -38,7 +38,7 @@ func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
 			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
 			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: o.GetRequire(), Prefer: o.GetPrefer(), Retries: o.GetMaxAttempts(),
 		}},
-		Paused: m.Paused, Last: proto.TimeOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(s.errors[scheduleID{m.Queue, m.Name}].text, m.Problem),
+		Paused: m.Paused, Last: proto.TimeOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: s.problem(m),
 	}
 	for name, missed := range missedNames {
 		if missed == m.Missed && name != "" {
@@ -55,6 +55,18 @@ func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
 		}
 	}
 	return v
+}
+
+// problem returns why a schedule is not processed now, or why its newest task could not be
+// created.
+func (s *Scheduler) problem(m *proto.Schedule) *wire.Note {
+	if text := s.errors[scheduleID{m.Queue, m.Name}].text; text != "" {
+		return &wire.Note{Code: wire.ProblemScheduleRetried, NoteArgs: wire.NoteArgs{Detail: text}}
+	}
+	if m.Problem != "" {
+		return &wire.Note{Code: wire.ProblemTaskRefused, NoteArgs: wire.NoteArgs{Detail: m.Problem}}
+	}
+	return nil
 }
 
 // check validates a schedule of a person or another home.

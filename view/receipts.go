@@ -49,11 +49,15 @@ func (v *Views) Receipts(ctx context.Context, ref string) ([]wire.Receipt, error
 		if err != nil {
 			return nil, err
 		}
+		var problem *wire.Note
 		s, err := identity.VerifyReceipt(v.verifier, rc)
 		if err != nil { // returned with its problem
-			s, _ = proto.ParseStatement(rc.GetStatement())
+			problem = &wire.Note{Code: wire.ReceiptUnsigned}
+			if s, err = proto.ParseStatement(rc.GetStatement()); err != nil {
+				problem = &wire.Note{Code: wire.ReceiptUnreadable, NoteArgs: wire.NoteArgs{Detail: err.Error()}}
+			}
 		}
-		out = append(out, v.receipt(s, base64.StdEncoding.EncodeToString(raw), err))
+		out = append(out, v.receipt(s, base64.StdEncoding.EncodeToString(raw), problem))
 	}
 	return out, nil
 }
@@ -69,20 +73,17 @@ func (v *Views) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt
 	return v.Keys.Receipts([][]byte{s.Append(nil)})[0]
 }
 
-func (v *Views) receipt(s proto.Statement, proof string, problem error) wire.Receipt {
+func (v *Views) receipt(s proto.Statement, proof string, problem *wire.Note) wire.Receipt {
 	name, id := v.Book.Identify(s.Node[:])
 	r := wire.Receipt{
 		Fact: s.Fact.String(), Node: name, NodeID: id, Time: proto.Time(s.Time), Epoch: s.Epoch.String(),
-		Attempt: s.Attempt, Proof: proof, Verified: problem == nil,
+		Attempt: s.Attempt, Proof: proof, Verified: problem == nil, Problem: problem,
 	}
 	if s.State != 0 {
 		r.State = s.State.Name()
 	}
 	if s.Algorithm == 1 {
 		r.Digest = "sha256:" + hex.EncodeToString(s.Digest[:])
-	}
-	if problem != nil {
-		r.Problem = problem.Error()
 	}
 	return r
 }

@@ -61,8 +61,8 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 	}
 	w = append(w, storeWarnings(v.Store, s.Store)...)
 	for _, h := range v.Local.Handlers() {
-		if h.Problem != "" {
-			add(wire.NoteHandlerProblem, wire.NoteArgs{Kind: h.Kind, Detail: h.Problem})
+		if p := h.Problem; p != nil {
+			add(wire.NoteHandlerProblem, wire.NoteArgs{Kind: h.Kind, Cause: string(p.Code), Detail: p.Detail})
 		}
 	}
 	w = append(w, v.Queues.Alarms(ctx)...)

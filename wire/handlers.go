@@ -47,6 +47,6 @@ type Handler struct {
 	OnCrash     string   `json:"on_crash"`
 	Running     int      `json:"running"`
 	Waiting     int      `json:"waiting"`
-	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now, or why the node does not offer the handler"`
+	Problem     *Note    `json:"problem,omitempty" doc:"why its program cannot be started now, or why the node does not offer the handler"`
 	Warnings    []Note   `json:"warnings,omitempty" doc:"what allowed senders could do with its program, and which entries of its allow list match no member"`
 }

@@ -129,7 +129,7 @@ type Box struct {
 	Oldest        *time.Time     `json:"oldest,omitempty" doc:"when the oldest of them was accepted"`
 	Next          uint64         `json:"next" doc:"sequence number of the next mail"`
 	Ended         EndedMails     `json:"ended"`
-	Problem       string         `json:"problem,omitempty" doc:"why its handler does not run now"`
+	Problem       *Note          `json:"problem,omitempty" doc:"why its handler does not run now"`
 	Warnings      []Note         `json:"warnings,omitempty" doc:"which entries of its allow lists match no member"`
 	Subscriptions []Subscription `json:"subscriptions" doc:"a mailbox has exactly one, without a name"`
 
@@ -155,7 +155,7 @@ type Subscription struct {
 	Dead     int                  `json:"dead"`
 	Blocked  int                  `json:"blocked" doc:"ordering keys that a dead letter blocks"`
 	Readers  []string             `json:"readers,omitempty"`
-	Problem  string               `json:"problem,omitempty" doc:"why it does not deliver into its box now"`
+	Problem  *Note                `json:"problem,omitempty" doc:"why it does not deliver into its box now"`
 }
 
 // A LeaseMail asks for mail of a box. Each is leased: it must be settled before the lease

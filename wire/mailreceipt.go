@@ -17,5 +17,5 @@ type MailReceipt struct {
 	Proof    string    `json:"proof" doc:"statement, Merkle path and signature, in base64"`
 	Letter   []byte    `json:"letter,omitempty" doc:"the letter, whose SHA-256 is the digest"`
 	Verified bool      `json:"verified" doc:"the node that was asked has verified the proof"`
-	Problem  string    `json:"problem,omitempty" doc:"why it is not valid"`
+	Problem  *Note     `json:"problem,omitempty" doc:"why it is not valid"`
 }

@@ -13,7 +13,7 @@ type Note struct {
 // NoteArgs are the arguments of a note. Each code says which of them it has.
 type NoteArgs struct {
 	Peer       string      `json:"peer,omitempty" doc:"name of the peer that it is about"`
-	Other      string      `json:"other,omitempty" doc:"name of another peer"`
+	Other      string      `json:"other,omitempty" doc:"name of another peer or box"`
 	Self       string      `json:"self,omitempty" doc:"name of this node"`
 	Queue      string      `json:"queue,omitempty"`
 	Box        string      `json:"box,omitempty" doc:"a mailbox, a topic, or a subscription as topic:TOPIC/SUB"`
@@ -22,7 +22,7 @@ type NoteArgs struct {
 	Key        string      `json:"key,omitempty" doc:"ordering key"`
 	State      string      `json:"state,omitempty" doc:"state of the task, the mail or the peer"`
 	Refusal    string      `json:"refusal,omitempty" doc:"code of a refusal, such as FULL"`
-	Cause      string      `json:"cause,omitempty" doc:"code of the end or of the latest failure of a task, such as crashed_often"`
+	Cause      string      `json:"cause,omitempty" doc:"code of the end or of the latest failure of a task, such as crashed_often, or of what keeps a handler from working, such as no_program"`
 	Detail     string      `json:"detail,omitempty" doc:"text of an error, the reason that a node or a program gave, or the name that it is about"`
 	Path       string      `json:"path,omitempty" doc:"address and protocol of a connection"`
 	Epoch      string      `json:"epoch,omitempty" doc:"boot.counter of a lease"`
@@ -165,8 +165,8 @@ const (
 	NoteMailBehind     NoteCode = "mail_behind"      // an earlier mail with its ordering key has not ended: box, key, task (that mail)
 	NoteMailRetries    NoteCode = "mail_retries"     // a delivery failed, and it waits for the next one: box, state (the cause), detail, names (the reader)
 	NoteNoReader       NoteCode = "no_reader"        // nobody reads the box: box
-	NoteHandlerStopped NoteCode = "handler_stopped"  // the handler of the box does not run: box, detail
-	NoteForwardStopped NoteCode = "forward_stopped"  // the subscription does not deliver into its box now: box, detail
+	NoteHandlerStopped NoteCode = "handler_stopped"  // the handler of the box does not run: box, cause (what keeps it from working), other, names, refusal, detail
+	NoteForwardStopped NoteCode = "forward_stopped"  // the subscription does not deliver into its box now: box, cause (what keeps it from working), other, names, refusal, detail
 	NoteReadersBusy    NoteCode = "readers_busy"     // its readers take no more until they settle what they have: box, count (readers)
 	NoteReadersLeft    NoteCode = "readers_left"     // its readers have leased mail and asked for no more: box, count (readers)
 	NoteMailNext       NoteCode = "mail_next"        // it is among the next to be delivered: box
@@ -221,6 +221,32 @@ const (
 	PathNotPunched NoteCode = "path_not_punched" // the latest attempt at a direct one failed: time, detail
 )
 
+// What keeps a handler, a mailbox, a subscription or a schedule from working.
+const (
+	ProblemProgram         NoteCode = "no_program"       // its program is not there, or cannot be run: detail
+	ProblemRunAs           NoteCode = "run_as_refused"   // this node cannot run its program as its user: detail
+	ProblemHandler         NoteCode = "handler_refused"  // this node does not take its description, or not any more: detail
+	ProblemUnready         NoteCode = "not_started"      // nothing could be started: detail
+	ProblemForwardUnknown  NoteCode = "forward_unknown"  // the name of the box to which it forwards means nothing here: other (the box), detail
+	ProblemForwardMissing  NoteCode = "forward_missing"  // the box to which it forwards is not on this node: other (the box)
+	ProblemForwardRefused  NoteCode = "forward_refused"  // the box to which it forwards takes nothing now: other (the box), refusal, detail
+	ProblemForwardFailed   NoteCode = "forward_failed"   // forwarding failed, and is tried again: other (the box), refusal, detail
+	ProblemHeld            NoteCode = "box_held"         // it has one reader at a time, and another one reads it: names (the reader)
+	ProblemUnread          NoteCode = "box_unread"       // its mail cannot be read now: refusal, detail
+	ProblemTaskRefused     NoteCode = "task_refused"     // the newest task could not be created, and its time was skipped: detail
+	ProblemScheduleRetried NoteCode = "schedule_retried" // it could not be processed, and is tried again: detail
+)
+
+// What is wrong with a receipt.
+const (
+	ReceiptUnreadable  NoteCode = "receipt_unreadable"    // its proof cannot be read: detail
+	ReceiptUnsigned    NoteCode = "receipt_unsigned"      // the node that it names has not signed it
+	ReceiptOtherNode   NoteCode = "receipt_other_node"    // its proof is of another node: peer (its id)
+	ReceiptOtherFact   NoteCode = "receipt_other_fact"    // its proof is of another fact: detail
+	ReceiptOtherTask   NoteCode = "receipt_other_subject" // its proof is about another task, or another mail: task (its id), box (of a mail)
+	ReceiptOtherLetter NoteCode = "receipt_other_letter"  // its proof is about another letter: detail (its digest)
+)
+
 // What may be a mistake in a ticket or in a handler.
 const (
 	NoteNameKnown    NoteCode = "name_known"    // a ticket admits only the known node with that name: peer
@@ -245,7 +271,7 @@ const (
 	NoteCompactFails   NoteCode = "compact_fails"   // the store could not be compacted again and again: count, detail
 	NoteDiskFull       NoteCode = "disk_full"       // the disk is below its reserve: new work is refused
 	NoteMemoryFull     NoteCode = "memory_full"     // the store uses all the memory it may: new work is refused
-	NoteHandlerProblem NoteCode = "handler_problem" // its program cannot be started: kind, detail
+	NoteHandlerProblem NoteCode = "handler_problem" // a handler cannot be started, or is not offered: kind, cause (what keeps it from working), detail
 	NoteLeaseRisk      NoteCode = "lease_risk"      // a member that may be lost owns tasks of queues whose home is here: peer, state, count, held (those that must not start twice)
 	NoteTasksWait      NoteCode = "tasks_wait"      // entries wait for a peer that is offline or dead: peer, state, count
 	NoteResultsRefused NoteCode = "results_refused" // their homes refused results: count, and of the latest: peer, task, refusal, detail

@@ -12,7 +12,7 @@ type Schedule struct {
 	Fired    uint64     `json:"fired" doc:"tasks created"`
 	Skipped  uint64     `json:"skipped" doc:"due times without a task"`
 	Going    string     `json:"going,omitempty" doc:"new home of its queue, which has not confirmed the move yet"`
-	Problem  string     `json:"problem,omitempty" doc:"why the newest task could not be created"`
+	Problem  *Note      `json:"problem,omitempty" doc:"why the newest task could not be created, or why it is not processed now"`
 }
 
 // A ScheduleSpec is the definition of a schedule.

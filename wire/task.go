@@ -125,7 +125,7 @@ type Receipt struct {
 	// on another machine.
 	Proof    string `json:"proof"`
 	Verified bool   `json:"verified"`
-	Problem  string `json:"problem,omitempty"`
+	Problem  *Note  `json:"problem,omitempty" doc:"why it is not valid"`
 }
 
 // A Page is a part of a list. Next is empty on the last page.

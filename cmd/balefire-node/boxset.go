@@ -225,8 +225,8 @@ func printMails(row rowFunc, w *app, v wire.Box) {
 
 // printReader prints what the readers of a subscription have and what they left.
 func printReader(row rowFunc, v wire.Box, s wire.Subscription) {
-	if s.Problem != "" {
-		row("problem", "%s", prose.Plain(s.Problem))
+	if s.Problem != nil {
+		row("problem", "%s", prose.Line(*s.Problem))
 	}
 	row("delivery", "%d leased  %d retrying", s.Leased, s.Retrying)
 	if len(s.Readers) > 0 {

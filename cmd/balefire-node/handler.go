@@ -76,8 +76,8 @@ func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
 			switch {
 			case h.Kind != s.Kind:
 				continue
-			case h.Problem != "": // the program may be installed later
-				w.infof("but its tasks cannot be started yet: %s", prose.Plain(h.Problem))
+			case h.Problem != nil: // the program may be installed later
+				w.infof("but its tasks cannot be started yet: %s", prose.Line(*h.Problem))
 			}
 			for _, n := range h.Warnings {
 				w.infof("! %s", prose.Line(n))

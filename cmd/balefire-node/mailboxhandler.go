@@ -165,7 +165,7 @@ func printHandler(row rowFunc, v wire.Box) {
 		what += "  forward " + h.Forward
 	}
 	row("handler", "%s  %d at once", what, cmp.Or(h.Concurrency, 1))
-	if v.Problem != "" {
-		row("problem", "it does not run: %s", prose.Plain(v.Problem))
+	if v.Problem != nil {
+		row("problem", "it does not run: %s", prose.Line(*v.Problem))
 	}
 }

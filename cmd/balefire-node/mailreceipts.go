@@ -77,9 +77,8 @@ func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bo
 	for i := range receipts {
 		r := &receipts[i]
 		if verify {
-			err := verifyMailReceipt(r, id)
-			if r.Verified, r.Problem = err == nil, ""; err != nil {
-				r.Problem = err.Error()
+			r.Problem = verifyMailReceipt(r, id)
+			if r.Verified = r.Problem == nil; !r.Verified {
 				bad++
 			}
 		}
@@ -104,27 +103,26 @@ func (w *app) showMailReceipts(receipts []wire.MailReceipt, id string, verify bo
 
 // verifyMailReceipt checks that the proof is signed by the node that the receipt names, about the
 // letter that it has, and replaces its other fields by what the proof states.
-func verifyMailReceipt(r *wire.MailReceipt, id string) error {
+func verifyMailReceipt(r *wire.MailReceipt, id string) *wire.Note {
 	b, err := base64.StdEncoding.DecodeString(r.Proof)
 	if err != nil {
-		return fmt.Errorf("the proof is not base64: %w", err)
+		return unreadable(err)
 	}
 	p, err := proto.ParseMailReceipt(b)
 	if err != nil {
-		return fmt.Errorf("the proof: %w", err)
+		return unreadable(err)
 	}
 	s := &p.Statement
-	if err := identity.VerifyMailReceipt(identity.NewVerifier(), &p); err != nil {
-		return err
-	}
 	digest := "sha256:" + hex.EncodeToString(s.Digest[:])
 	switch {
+	case identity.VerifyMailReceipt(identity.NewVerifier(), &p) != nil:
+		return &wire.Note{Code: wire.ReceiptUnsigned}
 	case s.Home.String() != r.NodeID:
-		return fmt.Errorf("the proof is of node %s", s.Home)
+		return &wire.Note{Code: wire.ReceiptOtherNode, NoteArgs: wire.NoteArgs{Peer: s.Home.String()}}
 	case !strings.HasPrefix(s.Mail.String(), id):
-		return fmt.Errorf("the proof is about mail %s", s.Mail)
+		return &wire.Note{Code: wire.ReceiptOtherTask, NoteArgs: wire.NoteArgs{Box: s.Box, Task: s.Mail.String()}}
 	case len(r.Letter) > 0 && sha256.Sum256(r.Letter) != s.Digest, digest != r.Digest:
-		return fmt.Errorf("the proof is about the letter %s", digest)
+		return &wire.Note{Code: wire.ReceiptOtherLetter, NoteArgs: wire.NoteArgs{Detail: digest}}
 	}
 	r.Mail, r.Box, r.OriginID, r.Time, r.Number = s.Mail.String(), s.Box, s.Origin.String(), proto.Time(s.Time), ""
 	if s.Class != proto.ClassUnspecified {
@@ -139,7 +137,7 @@ func mailReceiptsView(receipts []wire.MailReceipt) view {
 		for _, r := range receipts {
 			holds := "yes"
 			if !r.Verified {
-				holds = "NO: " + r.Problem
+				holds = invalidReceipt(r.Problem)
 			} else if len(r.Letter) == 0 {
 				holds = "yes, without its letter"
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -106,18 +107,16 @@ func verifyAll(id string, receipts []wire.Receipt) (bad int) {
 	v := identity.NewVerifier()
 	for i := range receipts {
 		r := &receipts[i]
-		s, err := verifyOne(v, r)
+		s, problem := verifyOne(v, r)
 		switch {
-		case err != nil:
+		case problem != nil:
 		case !strings.HasPrefix(s.Task.String(), id):
-			err = fmt.Errorf("the proof is about task %s", s.Task)
+			problem = &wire.Note{Code: wire.ReceiptOtherTask, NoteArgs: wire.NoteArgs{Task: s.Task.String()}}
 		default:
 			id = s.Task.String()
 			fromStatement(r, s)
 		}
-		r.Verified, r.Problem = err == nil, ""
-		if err != nil {
-			r.Problem = err.Error()
+		if r.Verified, r.Problem = problem == nil, problem; problem != nil {
 			bad++
 		}
 	}
@@ -126,25 +125,33 @@ func verifyAll(id string, receipts []wire.Receipt) (bad int) {
 
 // verifyOne checks that the proof is signed by the node that the receipt names and states
 // its fact.
-func verifyOne(v *identity.Verifier, r *wire.Receipt) (proto.Statement, error) {
+func verifyOne(v *identity.Verifier, r *wire.Receipt) (s proto.Statement, problem *wire.Note) {
 	b, err := base64.StdEncoding.DecodeString(r.Proof)
-	if err != nil {
-		return proto.Statement{}, fmt.Errorf("the proof is not base64: %w", err)
-	}
 	var signed proto.Receipt
-	if err := proto.DecodeKnown(b, &signed); err != nil {
-		return proto.Statement{}, fmt.Errorf("the proof: %w", err)
+	if err == nil {
+		err = proto.DecodeKnown(b, &signed)
 	}
-	s, err := identity.VerifyReceipt(v, &signed)
+	if err == nil {
+		s, err = proto.ParseStatement(signed.GetStatement())
+	}
+	if err != nil {
+		return s, unreadable(err)
+	}
+	_, err = identity.VerifyReceipt(v, &signed)
 	switch {
 	case err != nil:
-		return s, err
+		return s, &wire.Note{Code: wire.ReceiptUnsigned}
 	case s.Node.String() != r.NodeID:
-		return s, fmt.Errorf("the proof is of node %s", s.Node)
+		return s, &wire.Note{Code: wire.ReceiptOtherNode, NoteArgs: wire.NoteArgs{Peer: s.Node.String()}}
 	case s.Fact.String() != r.Fact:
-		return s, fmt.Errorf("the proof is of the fact %s", s.Fact)
+		return s, &wire.Note{Code: wire.ReceiptOtherFact, NoteArgs: wire.NoteArgs{Detail: s.Fact.String()}}
 	}
 	return s, nil
+}
+
+// unreadable returns the problem of a receipt whose proof cannot be read.
+func unreadable(err error) *wire.Note {
+	return &wire.Note{Code: wire.ReceiptUnreadable, NoteArgs: wire.NoteArgs{Detail: err.Error()}}
 }
 
 // fromStatement copies the fields of a statement into r.
@@ -160,13 +167,21 @@ func fromStatement(r *wire.Receipt, s proto.Statement) {
 	}
 }
 
+// invalidReceipt says that a receipt is not valid, and why, if it is known.
+func invalidReceipt(problem *wire.Note) string {
+	if problem == nil {
+		return "NO"
+	}
+	return "NO: " + prose.Text(*problem)
+}
+
 func receiptsView(receipts []wire.Receipt) view {
 	return view{value: wire.Page[wire.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *printer) {
 		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("VALID"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
 		for _, r := range receipts {
 			holds := "yes"
 			if !r.Verified {
-				holds = "NO: " + r.Problem
+				holds = invalidReceipt(r.Problem)
 			}
 			t.row(r.Fact, r.Node, r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Attempt, r.State, holds, r.Epoch, r.Digest, r.NodeID)
 		}

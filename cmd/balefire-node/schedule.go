@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/wire"
 )
@@ -123,7 +124,11 @@ func scheduleTable(w *app, all []wire.Schedule) *table {
 		if s.MissedCap > 0 {
 			missed += fmt.Sprintf(" %d", s.MissedCap)
 		}
-		t.row(s.Queue, s.Name, s.Cron, s.Zone, s.Kind, formatNext(s), int(s.Fired), int(s.Skipped), w.ago(s.Last), missed, s.LastTask, s.Problem)
+		problem := ""
+		if s.Problem != nil {
+			problem = prose.Text(*s.Problem)
+		}
+		t.row(s.Queue, s.Name, s.Cron, s.Zone, s.Kind, formatNext(s), int(s.Fired), int(s.Skipped), w.ago(s.Last), missed, s.LastTask, problem)
 	}
 	return t
 }

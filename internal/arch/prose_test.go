@@ -10,7 +10,7 @@ import (
 )
 
 // proseNames are names of fields that have sentences for people.
-var proseNames = []string{"Advice", "Hint", "Message", "Summary", "Text", "Warning", "Warnings", "Why"}
+var proseNames = []string{"Advice", "Hint", "Message", "Problem", "Summary", "Text", "Warning", "Warnings", "Why"}
 
 // Causes, warnings and events leave a node as codes with arguments; cmd makes the sentences.
 // The only texts in package wire are errors, which a person reads as they are.

@@ -134,7 +134,12 @@ func argument(name string, a wire.NoteArgs) string {
 			return Plain(d.Error)
 		}
 	}
-	if name == "detail" {
+	if name == "problem" && a.Cause != "" {
+		inner := wire.Note{Code: wire.NoteCode(a.Cause), NoteArgs: a}
+		inner.Cause = ""
+		return Line(inner)
+	}
+	if name == "detail" || name == "problem" {
 		return Plain(a.Detail)
 	}
 	if name == "cause" {

@@ -101,6 +101,10 @@ func cases(t *testing.T) (all []wire.Note) {
 	variant(wire.NoteMailDead, func(a *wire.NoteArgs) { a.State, a.Detail, a.Count = "final", "", 0 })
 	variant(wire.NoteMailLeased, func(a *wire.NoteArgs) { a.Names = nil })
 	variant(wire.NoteMailRetries, func(a *wire.NoteArgs) { a.Detail = "" })
+	variant(wire.NoteHandlerProblem, func(a *wire.NoteArgs) { a.Cause = string(wire.ProblemProgram) })
+	variant(wire.NoteHandlerStopped, func(a *wire.NoteArgs) { a.Cause, a.Other = string(wire.ProblemForwardMissing), "agent:desk@a" })
+	variant(wire.NoteForwardStopped, func(a *wire.NoteArgs) { a.Cause = string(wire.ProblemForwardRefused) })
+	variant(wire.ReceiptOtherTask, func(a *wire.NoteArgs) { a.Box = "" })
 	variant(wire.NoteBoxFull, func(a *wire.NoteArgs) { a.Detail = string(wire.NoteNoReader) })
 	variant(wire.NoteBoxFull, func(a *wire.NoteArgs) { a.Detail = string(wire.NoteMailPaused) })
 	variant(wire.StepMail, func(a *wire.NoteArgs) { a.State, a.Key = "PENDING", "" })
@@ -229,7 +233,7 @@ func TestNotesArePlain(t *testing.T) {
 		note wire.Note
 		want string
 	}{
-		{wire.Note{Code: wire.NoteHandlerProblem, NoteArgs: wire.NoteArgs{Kind: "z", Detail: problem}}, "handler z: program cannot be run: nothing is installed at /z"},
+		{wire.Note{Code: wire.NoteHandlerProblem, NoteArgs: wire.NoteArgs{Kind: "z", Cause: string(wire.ProblemHandler), Detail: problem}}, "handler z: this node does not take it: program cannot be run: nothing is installed at /z"},
 		{wire.Note{Code: wire.NoteProgramMissing, NoteArgs: wire.NoteArgs{Detail: problem}}, "its handler cannot be started: program cannot be run: nothing is installed at /z"},
 		{wire.Note{Code: wire.StepConnFailed, NoteArgs: wire.NoteArgs{Dial: refused}}, "connection: it failed 1s ago: connect to its relay abc: 12D3 refused this node: no"},
 		{wire.Note{Code: wire.NoteNoAnswer, NoteArgs: wire.NoteArgs{Peer: "b", Count: 1, Dial: refused}}, "b cannot be reached at any of its 1 addresses; the last attempt, 1s ago, failed: connect to its relay abc: 12D3 refused this node: no; it is being dialed now"},

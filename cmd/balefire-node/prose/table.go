@@ -223,8 +223,8 @@ var table = map[wire.NoteCode]sentence{
 		}
 		return text + "; it waits for the next one", ""
 	},
-	wire.NoteHandlerStopped: say("the handler of {box} does not run, and its mail waits: {detail}", "fix what it says, or change the handler: balefire-node mailbox set"),
-	wire.NoteForwardStopped: say("{box} does not deliver into its box now, and its mail waits: {detail}", "fix what it says, or change the box: balefire-node sub set"),
+	wire.NoteHandlerStopped: say("the handler of {box} does not run, and its mail waits: {problem}", "fix what it says, or change the handler: balefire-node mailbox set"),
+	wire.NoteForwardStopped: say("{box} does not deliver into its box now, and its mail waits: {problem}", "fix what it says, or change the box: balefire-node sub set"),
 	wire.NoteNoReader:       say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
 	wire.NoteReadersBusy:    say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
 	wire.NoteReadersLeft:    say("{count|reader has|readers have} leased mail and asked for no more; the next one that reads is given mail", "balefire-node mail read {box}"),
@@ -312,6 +312,28 @@ var table = map[wire.NoteCode]sentence{
 	wire.StepBoxRefused:  say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
 	wire.StepLeaseHere:   say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
 
+	wire.ProblemProgram:        say("its program cannot be run: {detail}", "install it, or correct exec of the handler"),
+	wire.ProblemRunAs:          say("this node cannot run its program as its user: {detail}", ""),
+	wire.ProblemHandler:        say("this node does not take it: {detail}", ""),
+	wire.ProblemUnready:        say("nothing could be started: {detail}", ""),
+	wire.ProblemForwardUnknown: say("it forwards to {other}, which means nothing here: {detail}", ""),
+	wire.ProblemForwardMissing: func(a wire.NoteArgs) (string, string) {
+		return "it forwards to {other}, and there is no such box on this node", "balefire-node " + boxCommand("add", a.Other)
+	},
+	wire.ProblemForwardRefused:  say("it forwards to {other}, which takes nothing now: {refusal}: {detail}", ""),
+	wire.ProblemForwardFailed:   say("forwarding to {other} failed, and is tried again: {detail}", ""),
+	wire.ProblemHeld:            say("it has one reader at a time, and {reader} reads it", ""),
+	wire.ProblemUnread:          say("its mail cannot be read now: {detail}", ""),
+	wire.ProblemTaskRefused:     say("the newest task could not be created: {detail}", ""),
+	wire.ProblemScheduleRetried: say("it could not be processed, and is tried again: {detail}", ""),
+
+	wire.ReceiptUnreadable:  say("the proof cannot be read: {detail}", ""),
+	wire.ReceiptUnsigned:    say("the node that it names has not signed it", ""),
+	wire.ReceiptOtherNode:   say("the proof is of node {peer}", ""),
+	wire.ReceiptOtherFact:   say("the proof is of the fact {detail}", ""),
+	wire.ReceiptOtherTask:   say("the proof is about {what} {task}", ""),
+	wire.ReceiptOtherLetter: say("the proof is about the letter {detail}", ""),
+
 	wire.NoteClockDoubted: say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
 	wire.NotePeerClock: func(a wire.NoteArgs) (string, string) {
 		return "the clock of {peer} is " + aheadOf(a.Seconds) + " this node's", "compare the clocks of both machines (date) and correct the wrong one"
@@ -328,7 +350,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteCompactFails:   say("the space of deleted records does not return to the disk: the store could not be compacted {count} times: {detail}", "free the space that a second copy of its live records needs (balefire-node store stats), then: balefire-node store compact"),
 	wire.NoteDiskFull:       say("new work is refused: the disk is below its reserve; results, ends and deletes still work", "free some space; balefire-node store stats shows how much"),
 	wire.NoteMemoryFull:     say("new work is refused: the store uses all the memory it may", "let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"),
-	wire.NoteHandlerProblem: say("handler {kind}: {detail}", ""),
+	wire.NoteHandlerProblem: say("handler {kind}: {problem}", ""),
 	wire.NoteLeaseRisk: func(a wire.NoteArgs) (string, string) {
 		text := "{peer}, which is {state}, has {count|task|tasks} of queues whose home is here: "
 		if a.State == "SUSPECT" {
