@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// errUnsigned is why there is no receipt of a mail that its home has.
-var errUnsigned = errors.New("its node has not signed that: it does not know any more which letter it took, or its version signs nothing")
+// ErrUnsigned is why there is no receipt of a mail that its home has.
+var ErrUnsigned = errors.New("its node has not signed that: it does not know any more which letter it took, or its version signs nothing")
 
 // An askedMail is a mail of a bundle that wants a receipt.
 type askedMail struct {
@@ -59,7 +59,7 @@ func (l *Lane) prove(t *target, class proto.Class, m *proto.Bundled) error {
 		t.proofs = map[uint64][]byte{}
 	}
 	if len(unsigned) > 0 {
-		l.unproven(t, unsigned, errUnsigned)
+		l.unproven(t, unsigned, ErrUnsigned)
 	}
 	if len(list) == 0 {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // admission decides whose mail the boxes take, and who reads them. It keeps nothing.
@@ -39,9 +40,8 @@ func (a *admission) from(ctx context.Context, k *mail.Broker, from proto.PeerID)
 			waits = true
 			return proto.CodeBusy, "the box is on its way here"
 		case !ok && bounce && !waits && !k.Has(name):
-			why := fmt.Sprintf("no box %q", name)
-			a.bounces.unheard(from, l, "no_box", name, why)
-			return proto.CodeDenied, why
+			a.bounces.unheard(from, l, name, unheard{cause: wire.BounceNoBox})
+			return proto.CodeDenied, fmt.Sprintf("no box %q", name)
 		case !ok && !waits && a.places.isReplyBox(name) && !k.Has(name):
 			return proto.CodeDenied, "nobody waits for the reply any more"
 		case !ok: // it may be there, with rules that are not known yet; what is behind it waits too

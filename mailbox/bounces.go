@@ -10,7 +10,6 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail"
-	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -38,12 +37,11 @@ func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 		b.log.Error("a bounce has a bad letter", "why", err) // a bug
 		return
 	}
-	if t.Loop {
-		err = invalid("%d mails caused one another before it: a bounce might cause the next", box.MaxHops)
-	} else {
-		err = b.deliver(ctx, t)
+	why := unheard{cause: wire.BounceLoop}
+	if !t.Loop {
+		why = b.deliver(ctx, t)
 	}
-	if err == nil || ctx.Err() != nil {
+	if why.cause == "" || ctx.Err() != nil {
 		return
 	}
 	origin := t.Origin
@@ -52,74 +50,82 @@ func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 	}
 	if t.Loop {
 		b.log.Warn("a mail in a loop of mails has ended, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
-		b.report(origin, &l, "loop", t.To, err.Error())
+		b.report(origin, &l, t.To, why)
 		return
 	}
-	b.unheard(origin, &l, unheardCause(err), t.To, err.Error())
+	b.unheard(origin, &l, t.To, why)
+}
+
+// An unheard is why no box takes a bounce; without a cause, one does.
+type unheard struct {
+	cause  wire.BounceCause
+	code   string // of a refusal or an error
+	detail string
 }
 
 // deliver puts a bounce into its box, or the spool for that. If the box closes for a handover
 // meanwhile, or goes, it begins again.
-func (b *bounces) deliver(ctx context.Context, t mail.Bounce) error {
+func (b *bounces) deliver(ctx context.Context, t mail.Bounce) unheard {
 	for {
-		to, err := b.target(t)
-		if err != nil {
-			return err
+		to, why := b.target(t)
+		if why.cause != "" {
+			return why
 		}
 		sent, err := b.mailer.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, &t)
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, wire.ErrFull):
+			return unheard{cause: wire.BounceFull, detail: err.Error()}
+		case err != nil:
+			return unheard{wire.BounceFailed, string(wire.CodeOf(err)), err.Error()}
 		}
 		now, _ := b.target(t)
-		switch code := sent[0].Code; {
-		case ctx.Err() == nil && (code == proto.CodeBusy || code == proto.CodeNoHandler && now.home != to.home):
+		switch r := &sent[0]; {
+		case ctx.Err() == nil && (r.Code == proto.CodeBusy || r.Code == proto.CodeNoHandler && now.home != to.home):
 			clock.Pause(ctx, partBusy)
+		case r.Code == proto.CodeOK:
+			return unheard{}
+		case r.Code == proto.CodeNoHandler:
+			return unheard{cause: wire.BounceNoBox}
+		case r.Code == proto.CodeFull:
+			return unheard{cause: wire.BounceFull, detail: r.Detail}
 		default:
-			_, err = b.mailer.sentMail(to, sent[0], false)
-			return err
+			return unheard{wire.BounceRefused, r.Code.Name(), r.Detail}
 		}
 	}
-}
-
-// unheardCause returns why no box takes a bounce, in a word.
-func unheardCause(err error) string {
-	switch {
-	case errors.Is(err, wire.ErrFull):
-		return "full"
-	case errors.Is(err, wire.ErrNotFound), errors.Is(err, wire.ErrInvalid):
-		return "no_box"
-	}
-	return "refused"
 }
 
 // unheard reports a bounce that no box takes. The peer is the node that sent the mail, or at
 // that node the one that sent the bounce, which may do so more than once.
-func (b *bounces) unheard(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
+func (b *bounces) unheard(p proto.PeerID, bounce *proto.Letter, to string, why unheard) {
 	level, now, last := slog.LevelDebug, int64(b.clock.Mono()), b.lost.Load()
 	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
 		level = slog.LevelInfo
 	}
-	b.log.Log(context.Background(), level, "mail has ended, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
-	b.report(p, bounce, cause, to, why)
+	b.log.Log(context.Background(), level, "mail has ended, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", why.cause, "code", why.code, "detail", why.detail)
+	b.report(p, bounce, to, why)
 }
 
 // report makes the event of a bounce that nobody gets, with a code of its cause.
-func (b *bounces) report(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
+func (b *bounces) report(p proto.PeerID, bounce *proto.Letter, to string, why unheard) {
 	kind := wire.EventMailBounced
 	if string(bounce.Type) == mail.TypeDone {
 		kind = wire.EventMailUntold
 	}
 	b.event(kind, p, map[string]string{
-		"mail": bounce.BounceOf.String(), "to": to, "why": why, "cause": cause, "bounce": string(bounce.Body),
+		"mail": bounce.BounceOf.String(), "to": b.places.text(to), "cause": string(why.cause), "code": why.code, "detail": why.detail, "bounce": string(bounce.Body),
 	})
 }
 
 // target returns the box that a bounce goes to: that which the mail named, or the mailbox
 // of the agent that sent it. A full name without a node is that of a mailbox of the mesh, if
 // there is one.
-func (b *bounces) target(t mail.Bounce) (place, error) {
+func (b *bounces) target(t mail.Bounce) (place, unheard) {
 	if strings.Contains(t.To, "@") || strings.HasPrefix(t.To, proto.TopicPrefix) {
-		return b.places.find(t.To)
+		p, err := b.places.find(t.To)
+		if err != nil {
+			return p, unheard{cause: wire.BounceNoName, detail: err.Error()}
+		}
+		return p, unheard{}
 	}
 	home := t.Origin
 	if home.IsZero() {
@@ -127,15 +133,15 @@ func (b *bounces) target(t mail.Bounce) (place, error) {
 	}
 	name, prefixed := strings.CutPrefix(t.To, proto.AgentPrefix)
 	if name == "" {
-		return place{}, invalid("the mail names no sender")
+		return place{}, unheard{cause: wire.BounceNoSender}
 	}
 	if !proto.ValidQueue(name) {
-		return place{}, invalid("%.64q is no mailbox", t.To)
+		return place{}, unheard{cause: wire.BounceNoName}
 	}
 	if prefixed {
 		if p := b.places.named(proto.Target{Kind: proto.TargetAgent, Name: name}); p.generation > 0 {
-			return p, nil
+			return p, unheard{}
 		}
 	}
-	return b.places.mailbox(name, home), nil
+	return b.places.mailbox(name, home), unheard{}
 }

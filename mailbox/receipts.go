@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -89,5 +91,9 @@ func (t *receipts) view(r proto.MailReceipt, letter []byte) *wire.MailReceipt {
 
 // unproven reports that a node has mails and did not sign that, though it was asked to.
 func (t *receipts) unproven(name string, home proto.PeerID, mails int, why error) {
-	t.event(wire.EventMailUnproven, home, map[string]string{"box": t.places.text(name), "count": fmt.Sprint(mails), "why": why.Error()})
+	cause := wire.ReceiptUnsigned
+	if errors.Is(why, mail.ErrUnsigned) {
+		cause = wire.ReceiptNone
+	}
+	t.event(wire.EventMailUnproven, home, map[string]string{"box": t.places.text(name), "count": fmt.Sprint(mails), "cause": string(cause)})
 }

@@ -135,8 +135,8 @@ func TestReceiptFromAnotherNode(t *testing.T) {
 
 // A mail that another node has and does not sign, or signs wrongly, has no receipt; an event tells so.
 func TestReceiptThatNobodySigns(t *testing.T) {
-	for name, keys := range map[string]*identity.Keys{"nobody": nil, "another node": identity.NewKeys(nil, time.Now())} {
-		t.Run(name, func(t *testing.T) {
+	for cause, keys := range map[wire.NoteCode]*identity.Keys{wire.ReceiptNone: nil, wire.ReceiptUnsigned: identity.NewKeys(nil, time.Now())} {
+		t.Run(string(cause), func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fixture) {
 				sent := f.mail("agent:ceo@beta", "asked", func(m *wire.Mail) { m.Receipt = true })
 				lane, err := f.ledger.broker().Lane(t.Context(), f.beta)
@@ -148,7 +148,7 @@ func TestReceiptThatNobodySigns(t *testing.T) {
 				if m, err := f.Mail(t.Context(), sent.ID); err != nil || m.State != "ACCEPTED" || m.Receipt != nil {
 					t.Errorf("%+v, %v", m, err)
 				}
-				if len(f.events) != 1 || f.events[0]["kind"] != wire.EventMailUnproven || f.events[0]["box"] != "agent:ceo@beta" || f.events[0]["count"] != "1" || f.events[0]["why"] == "" || f.events[0]["peer"] != f.beta.String() {
+				if len(f.events) != 1 || f.events[0]["kind"] != wire.EventMailUnproven || f.events[0]["box"] != "agent:ceo@beta" || f.events[0]["count"] != "1" || f.events[0]["cause"] != string(cause) || f.events[0]["peer"] != f.beta.String() {
 					t.Errorf("%v", f.events)
 				}
 			})

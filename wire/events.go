@@ -72,9 +72,9 @@ const (
 	EventMailBlocked      = "mail.blocked"              // a dead letter blocks the mails with its key
 	EventMailUnblocked    = "mail.unblocked"            // they go on, because too many keys are blocked
 	EventMailRescued      = "mail.rescued"              // low was served only because so many had passed it
-	EventMailUnproven     = "mail.unproven"             // the node of a box has mails and did not sign that, though it was asked to: box, count, why
-	EventMailUntold       = "mail.untold"               // a mail is DONE, and its sender, who asked for that, is not told: mail, to, why, cause and bounce as of mail.bounced
-	EventMailBounced      = "mail.bounced"              // a mail was not delivered, and its sender is not told: mail, to, why, cause (loop: too many mails caused one another; no_box: there is no mailbox that could be told; full: its mailbox is full, or the node has no room for the letter; refused: its mailbox takes no mail, or not this letter), bounce
+	EventMailUnproven     = "mail.unproven"             // the node of a box has mails and did not sign that, though it was asked to: box, count, cause (that of a receipt)
+	EventMailUntold       = "mail.untold"               // a mail is DONE, and its sender, who asked for that, is not told: mail, to, cause, code, detail, bounce
+	EventMailBounced      = "mail.bounced"              // a mail was not delivered, and its sender is not told: mail, to, cause, code, detail, bounce
 	EventMailArchived     = "mail.archived"             // dead letters were moved to a file: box, count, file
 	EventMailSeized       = "mail.seized"               // this node is the home of a box of the mesh that was seized, and what only the home before has is lost unless it comes back: box, from (the home before)
 	EventMailMoved        = "mail.moved"                // another node is the home of a box of the mesh now, and what was in the box here goes there: box, count; peer (the home)

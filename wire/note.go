@@ -237,7 +237,7 @@ const (
 	ProblemScheduleRetried NoteCode = "schedule_retried" // it could not be processed, and is tried again: detail
 )
 
-// What is wrong with a receipt.
+// What is wrong with a receipt, or why there is none.
 const (
 	ReceiptUnreadable  NoteCode = "receipt_unreadable"    // its proof cannot be read: detail
 	ReceiptUnsigned    NoteCode = "receipt_unsigned"      // the node that it names has not signed it
@@ -245,6 +245,7 @@ const (
 	ReceiptOtherFact   NoteCode = "receipt_other_fact"    // its proof is of another fact: detail
 	ReceiptOtherTask   NoteCode = "receipt_other_subject" // its proof is about another task, or another mail: task (its id), box (of a mail)
 	ReceiptOtherLetter NoteCode = "receipt_other_letter"  // its proof is about another letter: detail (its digest)
+	ReceiptNone        NoteCode = "receipt_none"          // the node signed nothing: it does not know any more which letter it took, or its version signs nothing
 )
 
 // What may be a mistake in a ticket or in a handler.

@@ -132,6 +132,30 @@ var leaseCauses = map[wire.LeaseCause]string{
 	wire.LeaseMailSettled:    "the mail was settled late: it has ended, or another reader was given it",
 }
 
+// bounceCauses has the text of each cause of a bounce that nobody gets.
+var bounceCauses = map[wire.BounceCause]string{
+	wire.BounceLoop:     "too many mails caused one another: a bounce might cause the next",
+	wire.BounceNoSender: "the mail names no sender",
+	wire.BounceNoName:   "no mailbox can have that name, or its node is not known",
+	wire.BounceNoBox:    "there is no such mailbox",
+	wire.BounceFull:     "there is no room",
+	wire.BounceRefused:  "the mailbox refuses it",
+	wire.BounceFailed:   "it could not be sent",
+}
+
+// why returns the cause of an event.
+func why(e wire.NodeEvent) string {
+	cause, code, detail := e.Fields["cause"], e.Fields["code"], e.Fields["detail"]
+	switch e.Kind {
+	case wire.EventMailUnproven:
+		return Text(wire.Note{Code: wire.NoteCode(cause), NoteArgs: wire.NoteArgs{Detail: detail}})
+	case wire.EventMailBounced, wire.EventMailUntold:
+		said := []string{cmp.Or(bounceCauses[wire.BounceCause(cause)], cause), code, Plain(detail)}
+		return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), ": ")
+	}
+	return Cause(cause, code, detail)
+}
+
 // Ownership returns what is known of an ownership event besides its kind: the state or the
 // refusal, and why.
 func Ownership(e wire.OwnershipEvent) string {

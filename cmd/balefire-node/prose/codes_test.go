@@ -42,7 +42,7 @@ func codesPage(t *testing.T) string {
 The codes are stable; the command line makes its sentences from them. After the colon are the arguments of each; the
 OpenAPI document describes them. Events are a kind with fields, of which one that is empty is absent.
 `)
-	for _, d := range slices.Concat(declarations(t, "wire/note.go"), declarations(t, "wire/events.go"), declarations(t, "wire/lease.go")) {
+	for _, d := range slices.Concat(declarations(t, "wire/note.go"), declarations(t, "wire/events.go"), declarations(t, "wire/lease.go"), declarations(t, "wire/bounce.go")) {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
@@ -116,15 +116,17 @@ func TestCauses(t *testing.T) {
 			}
 		}
 	}
-	for _, d := range declarations(t, "wire/lease.go") {
-		if group, ok := d.(*ast.GenDecl); ok && group.Tok == token.CONST {
-			for _, s := range group.Specs {
-				code, _ := strconv.Unquote(s.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
-				fmt.Fprintf(&b, "%s: %s\n", code, leaseCauses[wire.LeaseCause(code)])
-				if leaseCauses[wire.LeaseCause(code)] == "" || causeNames[code] != 0 {
-					t.Errorf("%s has no text, or is the cause of a task too", code)
-				}
-			}
+	for _, code := range constants(t, "wire/lease.go") {
+		fmt.Fprintf(&b, "%s: %s\n", code, leaseCauses[wire.LeaseCause(code)])
+		if leaseCauses[wire.LeaseCause(code)] == "" || causeNames[code] != 0 {
+			t.Errorf("%s has no text, or is the cause of a task too", code)
+		}
+	}
+	for _, code := range constants(t, "wire/bounce.go") {
+		e := wire.NodeEvent{Kind: wire.EventMailBounced, Fields: map[string]string{"cause": code}}
+		fmt.Fprintf(&b, "%s: %s\n", code, why(e))
+		if why(e) != bounceCauses[wire.BounceCause(code)] {
+			t.Errorf("%s has no text", code)
 		}
 	}
 	golden(t, "testdata/causes.golden", b.String())
@@ -136,6 +138,24 @@ func TestCauses(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+}
+
+// constants returns the values of the constants of a file.
+func constants(t *testing.T, file string) (values []string) {
+	for _, d := range declarations(t, file) {
+		group, ok := d.(*ast.GenDecl)
+		if !ok || group.Tok != token.CONST {
+			continue
+		}
+		for _, s := range group.Specs {
+			value, err := strconv.Unquote(s.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 // declarations returns what a file declares.
@@ -154,33 +174,29 @@ func TestEvents(t *testing.T) {
 	full := map[string]string{
 		"path": "quic direct", "detail": "a reason", "task": "01a1f84f", "what": "body", "direction": "out", "bytes": "1048576", "size": "4194304", "from": "ALIVE", "to": "DEAD",
 		"by": "c", "count": "1024", "queues": "build,test", "state": "DEAD", "queue": "build", "schedule": "daily", "cause": "disk", "off": "-1h0m0s", "id": "12D3KooW", "code": "K7QM",
-		"name": "n", "box": "agent:ceo@b", "subscription": "s", "number": "7", "mail": "01a1f850", "attempt": "2", "text": "reader", "why": "it expired", "file": "dead.jsonl",
+		"name": "n", "box": "agent:ceo@b", "subscription": "s", "number": "7", "mail": "01a1f850", "attempt": "2", "text": "reader", "file": "dead.jsonl",
+	}
+	causes := map[string]string{
+		wire.EventMailUnproven: string(wire.ReceiptNone), wire.EventMailBounced: string(wire.BounceRefused), wire.EventMailUntold: string(wire.BounceNoBox),
 	}
 	var b strings.Builder
-	for _, d := range declarations(t, "wire/events.go") {
-		group, ok := d.(*ast.GenDecl)
-		if !ok || group.Tok != token.CONST {
-			continue
+	for _, kind := range constants(t, "wire/events.go") {
+		if len(events[kind]) == 0 && !strings.HasPrefix(kind, "mail.") {
+			t.Errorf("%s has no sentence", kind)
 		}
-		for _, s := range group.Specs {
-			kind, err := strconv.Unquote(s.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Fatal(err)
+		fields := maps.Clone(full)
+		if cause := causes[kind]; cause != "" {
+			fields["cause"] = cause
+		}
+		for _, without := range []string{"", "detail", "by", "queue", "code", "attempt", "text", "subscription", "to"} {
+			delete(fields, without)
+			text := Event(wire.NodeEvent{Kind: kind, Peer: "b", Fields: fields})
+			if !strings.HasSuffix(b.String(), text+"\n") {
+				fmt.Fprintf(&b, "%s: %s\n", kind, text)
 			}
-			if len(events[kind]) == 0 && !strings.HasPrefix(kind, "mail.") {
-				t.Errorf("%s has no sentence", kind)
-			}
-			fields := maps.Clone(full)
-			for _, without := range []string{"", "detail", "by", "queue", "code", "attempt", "text", "subscription"} {
-				delete(fields, without)
-				text := Event(wire.NodeEvent{Kind: kind, Peer: "b", Fields: fields})
-				if !strings.HasSuffix(b.String(), text+"\n") {
-					fmt.Fprintf(&b, "%s: %s\n", kind, text)
-				}
-			}
-			if kind == wire.EventCompared {
-				fmt.Fprintf(&b, "%s: %s\n", kind, Event(wire.NodeEvent{Kind: kind}))
-			}
+		}
+		if kind == wire.EventCompared {
+			fmt.Fprintf(&b, "%s: %s\n", kind, Event(wire.NodeEvent{Kind: kind}))
 		}
 	}
 	golden(t, "testdata/events.golden", b.String())

@@ -64,8 +64,14 @@ var events = map[string][]string{
 	},
 	wire.EventJoinRequest:  {"{name} asks to join, code {code}: balefire-node peers accept {code}"},
 	wire.EventMailUnproven: {"it has {count} mails for {box} and gives no receipt: {why}"},
-	wire.EventMailUntold:   {"mail {mail} is DONE, and its sender is not told ({cause}): {why}"},
-	wire.EventMailBounced:  {"mail {mail} was not delivered, and its sender is not told ({cause}): {why}"},
+	wire.EventMailUntold: {
+		"mail {mail} is DONE, and {to} is not told: {why}",
+		"mail {mail} is DONE, and its sender is not told: {why}",
+	},
+	wire.EventMailBounced: {
+		"mail {mail} was not delivered, and {to} is not told: {why}",
+		"mail {mail} was not delivered, and its sender is not told: {why}",
+	},
 	wire.EventMailArchived: {"{box}: {count} dead letters to {file}"},
 	wire.EventMailSeized:   {"{box} was seized from {from}: what only {from} has is lost unless it comes back"},
 	wire.EventMailMoved:    {"{peer} is the home of {box} now, and {count} mails that were in it here go there"},
@@ -77,7 +83,7 @@ func Event(e wire.NodeEvent) string {
 	for _, s := range events[e.Kind] {
 		whole := true
 		text := replace(s, func(name string) string {
-			value := cmp.Or(e.Fields[name], map[string]string{"peer": e.Peer, "why": Cause(e.Fields["cause"], e.Fields["code"], e.Fields["detail"])}[name])
+			value := cmp.Or(e.Fields[name], map[string]string{"peer": e.Peer, "why": why(e)}[name])
 			if name == "why" || name == "detail" {
 				value = Plain(value)
 			}

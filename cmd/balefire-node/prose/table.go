@@ -333,6 +333,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.ReceiptOtherFact:   say("the proof is of the fact {detail}", ""),
 	wire.ReceiptOtherTask:   say("the proof is about {what} {task}", ""),
 	wire.ReceiptOtherLetter: say("the proof is about the letter {detail}", ""),
+	wire.ReceiptNone:        say("its node has not signed that: it does not know any more which letter it took, or its version signs nothing", ""),
 
 	wire.NoteClockDoubted: say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
 	wire.NotePeerClock: func(a wire.NoteArgs) (string, string) {
