@@ -48,6 +48,8 @@ var (
 	vBoot, vOwnerBoot, vCloneBoot          = proto.BootID{1}, proto.BootID{2}, proto.BootID{3}
 )
 
+func (v *victim) Behind(proto.PeerID, int) bool { return false }
+
 func (v *victim) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
 	v.posts = append(v.posts, posted{p, t, m})
 }

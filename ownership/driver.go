@@ -21,6 +21,9 @@ import (
 type Network interface {
 	// Post sends m to p or drops it: important messages are repeated. It does not block.
 	Post(p proto.PeerID, t proto.MessageType, m proto.Body)
+	// Behind reports whether a message with so many bytes of content would wait for long
+	// before it is sent to p: others do.
+	Behind(p proto.PeerID, bytes int) bool
 }
 
 // A Custody stores the tasks of the queues whose home is here.

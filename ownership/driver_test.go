@@ -167,6 +167,8 @@ func (n *clusterNode) add(i int, change func(*Task)) {
 	n.driver.Add(t)
 }
 
+func (n *clusterNode) Behind(proto.PeerID, int) bool { return false }
+
 func (n *clusterNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
 	payload, err := proto.Encode(nil, m)
 	if err != nil {

@@ -192,7 +192,7 @@ func (d *Driver) perform(p *pendingOutput) {
 	results := map[proto.PeerID][]SealRequest{}
 	for _, s := range mergeGranted(p.out.Sends) {
 		if lease, ok := s.Body.(*proto.Outcome); ok && s.To != d.cfg.Self {
-			if o := d.records.outcome(s.Task, lease); o != nil {
+			if o := d.records.outcome(s.Task, lease); o != nil && !d.parts.Network.Behind(s.To, len(o.GetBody())) {
 				results[s.To] = append(results[s.To], SealRequest{s.Task, o})
 			}
 			continue
@@ -277,6 +277,10 @@ func (d *Driver) send(s Send) {
 			d.cfg.Logger.Warn("a task could not be granted", "task", proto.TaskID(m.GetClaim().GetTask()).String(), "to", s.To, "err", err)
 			return
 		}
+		if d.behind(s.To, env) {
+			d.home.DelayGrant(m, d.now())
+			return
+		}
 		m.Envelope = env
 		if h, err := proto.ParseHeader(env.GetHeader()); err == nil { // more is left if this clock was set back
 			m.LeftMs = min(m.LeftMs, h.NotAfter-h.Created)
@@ -288,6 +292,9 @@ func (d *Driver) send(s Send) {
 		env, err := d.parts.Custody.Envelope(proto.TaskID(m.GetLease().GetTask()), s.To)
 		if err != nil {
 			d.cfg.Logger.Warn("a task could not be handed over", "task", proto.TaskID(m.GetLease().GetTask()).String(), "to", s.To, "err", err)
+			return
+		}
+		if d.behind(s.To, env) {
 			return
 		}
 		m.Task = &proto.Stored{Envelope: env}
@@ -304,6 +311,12 @@ func (d *Driver) send(s Send) {
 		s.Type = proto.TypeWithdraw
 	}
 	d.parts.Network.Post(s.To, s.Type, body)
+}
+
+// behind reports whether a message with env would wait for long. It is sent again, and so are
+// results.
+func (d *Driver) behind(p proto.PeerID, env *proto.Envelope) bool {
+	return p != d.cfg.Self && d.parts.Network.Behind(p, len(env.GetHeader())+len(env.GetBody()))
 }
 
 // sendHandoffWithBody sends a handoff once the body is at the new home. It sends a copy of

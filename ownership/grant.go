@@ -102,6 +102,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 	ts.state, ts.released = proto.Accepted, false
 	ts.mem.lapsed, ts.mem.acked, ts.mem.silentSince = false, false, 0
 	ts.mem.leaseUntil = h.now.Mono + h.period(ts)
+	ts.mem.grantUntil = h.now.Mono + maxGrantDelay*h.period(ts)
 	ts.recordGrant(h.now.Wall)
 	h.reschedule(ts)
 	h.put(ts)
@@ -116,4 +117,22 @@ func (h *Home) sendGrant(ts *taskState) {
 		OnLostLease: ts.mem.queue.title.state.GetOnLostLease(), Attempt: ts.attempts + ts.abandons + 1, LeftMs: max(ts.task.NotAfter-h.now.Wall, 0),
 	}
 	h.out.send(ts.owner, proto.TypeGrant, g)
+}
+
+// maxGrantDelay is how many lease durations a task waits for a grant to reach its owner while
+// another member could take it.
+const maxGrantDelay = 4
+
+// DelayGrant notes that the link to the owner is slow: a grant is on its way there, or waits
+// for others. Its lease continues meanwhile.
+func (h *Home) DelayGrant(m *proto.Grant, now Now) {
+	k, ok := claimFrom(m.GetClaim())
+	ts := h.tasks[k.task]
+	if !ok || ts == nil || ts.epoch != k.epoch || !ts.leased() || ts.mem.acked {
+		return
+	}
+	other := func(c dispatch.Candidate) bool { return c.Peer != ts.owner }
+	if now.Mono < ts.mem.grantUntil || !slices.ContainsFunc(h.candidates(ts.mem.queue, ts), other) {
+		ts.mem.leaseUntil = max(ts.mem.leaseUntil, now.Mono+h.period(ts))
+	}
 }

@@ -77,6 +77,7 @@ type taskMem struct {
 	dueAt       time.Duration // not granted before this time of Mono
 	recheckAt   time.Duration // rescheduled at this time of Mono
 	leaseUntil  time.Duration // end of the lease
+	grantUntil  time.Duration // after it, a grant that has not reached the owner gives way to one for another node
 	sentAt      time.Duration // time of the last grant, status or cancel sent
 	acked       bool          // the owner acknowledged the grant, or is asked by Status
 	lapsed      bool          // the lease is over, and no other node was granted one

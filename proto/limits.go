@@ -61,10 +61,14 @@ const Version = 1
 // FeatureMail is the feature in a Hello of a node that takes messages about mail.
 const FeatureMail = "mail/1"
 
+// FeatureLease is the feature in a Hello of a node that serves lease streams.
+const FeatureLease = "lease/1"
+
 // Stream protocols.
 const (
 	StreamCtl   = "/balefire/ctl/1"
 	StreamTask  = "/balefire/task/1"
+	StreamLease = "/balefire/lease/1"
 	StreamMail  = "/balefire/mail/1"
 	StreamChunk = "/balefire/chunk/1"
 	StreamSync  = "/balefire/sync/1"

@@ -284,5 +284,8 @@ func (qs *Queues) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 	}
 }
 
+// Behind reports whether a message of this size to a peer would wait for long.
+func (qs *Queues) Behind(to proto.PeerID, bytes int) bool { return qs.net.Behind(to, bytes) }
+
 // findPeer finds a peer, or this node, by name or id.
 func (qs *Queues) findPeer(ref string) (addressbook.Peer, error) { return qs.parts.Book.Find(ref) }

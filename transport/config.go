@@ -128,6 +128,7 @@ func (t Timing) withDefaults() Timing {
 const (
 	streamCtl   = proto.StreamCtl
 	streamTask  = proto.StreamTask
+	streamLease = proto.StreamLease
 	streamMail  = proto.StreamMail
 	streamChunk = proto.StreamChunk
 	streamJoin  = proto.StreamJoin

@@ -4,6 +4,7 @@
 //
 //	        ┌ ctl    HELLO both ways, then PING, PONG, PROBE, STARTED …
 //	conn ───┼ task   DATA RESULT CANCEL GRANT … ─▶ ◀── ACK (one way each)
+//	        ├ lease  RENEW GRANTED … ──▶            what must not wait behind large messages
 //	        ├ mail   BUNDLE OPEN DELIVER … ──▶     ◀── ACK (one way each)
 //	        ├ chunk  OFFER CHUNK… ──▶              ◀── OFFERED CHUNKED
 //	        ├ join   JOIN ──▶                      ◀── JOINED

@@ -31,7 +31,7 @@ type Receiver interface {
 	// Receive handles a group of DATA, RESULT, CANCEL and MARK frames from one peer, in
 	// order. It returns after all that it accepted is durable: the Ack is sent then and
 	// not before (I8). After an error nothing is acknowledged and the stream is closed.
-	// Calls for one peer never overlap.
+	// Calls for one peer overlap only if one of them has nothing but ownership messages.
 	Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (Answer, error)
 	// Linked runs while the outgoing task stream to l.Peer() is open. When it returns,
 	// the stream is closed and reopened after a delay.

@@ -253,6 +253,7 @@ func (g *greeter) ownHello() (*proto.Hello, error) {
 	}
 	h.Addrs, h.Software = g.addrs(), g.cfg.Software
 	h.ClockDoubted, h.ClockMs = g.cfg.Clock.Doubted(), g.cfg.Clock.Now().UnixMilli() // the doubt may end between them
+	h.Features = append(h.Features, proto.FeatureLease)
 	if g.cfg.Mail != nil {
 		h.Features = append(h.Features, proto.FeatureMail)
 	}

@@ -148,7 +148,7 @@ func subscribeRaw(t *testing.T, ctx context.Context, h host.Host) (*pubsub.Subsc
 // flood connects repeatedly and sends garbage on every protocol.
 func flood(ctx context.Context, h host.Host, victim *testNode, topic *pubsub.Topic) {
 	junk := make([]byte, 60<<10)
-	protocols := append([]protocol.ID{dhtProtocol(), streamSync, streamTask, streamCtl, streamChunk}, pubsub.GossipSubDefaultProtocols...)
+	protocols := append([]protocol.ID{dhtProtocol(), streamSync, streamTask, streamLease, streamCtl, streamChunk}, pubsub.GossipSubDefaultProtocols...)
 	for i := 0; ctx.Err() == nil; i++ {
 		h.Peerstore().AddAddrs(victim.host.ID(), victim.host.Addrs(), time.Minute)
 		binary.BigEndian.PutUint64(junk, uint64(i))

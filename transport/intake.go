@@ -17,6 +17,9 @@ func newIntake() intake { return intake{receiving: make(chan struct{}, 1)} }
 // tasksOf returns the intake of the task streams of n.
 func tasksOf(n *peerState) *intake { return &n.tasks }
 
+// leasesOf returns the intake of the lease streams of n.
+func leasesOf(n *peerState) *intake { return &n.leases }
+
 // acquireIntake ends the peer's previous stream of this intake and returns when it has been
 // received. end ends s, which becomes the newest, and must not block.
 func (ls *links) acquireIntake(ctx context.Context, s *stream, of func(*peerState) *intake, end func()) (release func(), err error) {

@@ -24,7 +24,7 @@ var errMoved = errors.New("transport: the link moved to a better path")
 // ErrBadAck closes a link whose other side acknowledges what was not sent.
 var ErrBadAck = errors.New("transport: bad acknowledgment")
 
-// A Link is the outgoing task stream to one peer. DATA, RESULT and CANCEL frames are
+// A Link is the outgoing task stream to one peer, with a lease stream. DATA, RESULT and CANCEL frames are
 // numbered from 1 in send order; MARK is not numbered. One goroutine may send while
 // another reads the answers.
 type Link struct {
@@ -32,6 +32,7 @@ type Link struct {
 	cfg     Config
 	answers chan *proto.Ack
 	sending sync.Mutex // held by Send
+	leases  *sender    // of small messages about leases; nil: they go on the task stream
 	mail    linkMail
 
 	ackMark   time.Duration // time of the last look at the frames in flight; guarded by mu, as moveTimer
@@ -127,6 +128,13 @@ func (l *Link) run(ctx context.Context) {
 		l.end(cmp.Or(err, context.Cause(ctx)))
 		cancel()
 	})
+	if l.leases != nil {
+		wg.Go(func() {
+			err := l.runLeases(ctx)
+			l.end(cmp.Or(context.Cause(ctx), err))
+			cancel()
+		})
+	}
 	wg.Go(func() { l.runMail(ctx) })
 	l.end(l.readAcks(ctx))
 	cancel()
@@ -242,14 +250,14 @@ func checkAck(a *proto.Ack, first, last uint64) error {
 }
 
 // setAckDeadline sets the deadline for the next Ack, if one is due. The caller holds mu;
-// extra bytes are about to be in flight.
+// extra bytes are about to be in flight. Posted messages may be ahead of them.
 func (l *Link) setAckDeadline(extra int) {
 	if l.win.len() == 0 && extra == 0 {
 		l.stream.SetReadDeadline(time.Time{})
 		return
 	}
 	// assumes at least 2 KiB/s: a narrow link carries other things too
-	slack := time.Duration(min(l.win.bytes+extra, 1<<20)) * time.Second / (2 << 10)
+	slack := time.Duration(min(l.win.bytes+extra+l.writing.bytes+l.posts.bytes, 1<<20)) * time.Second / (2 << 10)
 	l.stream.SetReadDeadline(time.Now().Add(l.cfg.Timing.Ack + slack))
 }
 

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
 )
 
-// links keeps the outgoing task stream to each connected peer, and serves those of others and
-// their mail.
+// links keeps the outgoing task and lease streams to each connected peer, and serves those of
+// others and their mail.
 type links struct {
 	cfg     Config
 	log     *slog.Logger
@@ -69,6 +70,15 @@ func (ls *links) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 		return err
 	}
 	l := newLink(c, s, ls.cfg)
+	if slices.Contains(c.hello.GetFeatures(), proto.FeatureLease) {
+		s, err := openStream(ctx, c, streamLease, proto.MaxFrame, ls.cfg.Timing)
+		if err != nil {
+			l.stream.Reset()
+			return err
+		}
+		leases := newSender(c, s)
+		l.leases = &leases
+	}
 	l.mail.ended = func(err error) { ls.rates.streamEnded(c.peer, "mail", err) }
 	ls.peers.mu.Lock()
 	n.link = l

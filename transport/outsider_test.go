@@ -226,7 +226,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 
 	served := victim.host.(interface{ Mux() protocol.Switch }).Mux().Protocols()
 	names := slices.Concat(pubsub.GossipSubDefaultProtocols, []protocol.ID{
-		streamTask, streamChunk, streamSync, streamEcho, identify.ID, identify.IDPush, libping.ID, circuitproto.ProtoIDv2Hop,
+		streamTask, streamLease, streamChunk, streamSync, streamEcho, identify.ID, identify.IDPush, libping.ID, circuitproto.ProtoIDv2Hop,
 		circuitproto.ProtoIDv2Stop, holepunch.Protocol, autonatv2.DialProtocol, "/nobody/serves/this",
 		protocol.ID("/balefire/" + meshName("the secret name of a mesh") + "/kad/1.0.0"),
 	})

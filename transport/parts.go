@@ -66,6 +66,7 @@ func (t *Transport) serve() {
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
 	t.host.SetStreamHandler(streamCtl, t.handleCtl)
 	t.host.SetStreamHandler(streamTask, t.guards.handler("task", proto.MaxFrame, t.links.serveTasks))
+	t.host.SetStreamHandler(streamLease, t.guards.handler("lease", proto.MaxFrame, t.links.serveLeases))
 	if t.cfg.Mail != nil {
 		t.host.SetStreamHandler(streamMail, t.guards.handler("mail", proto.MaxFrame, t.links.serveMail))
 	}

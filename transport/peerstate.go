@@ -23,6 +23,7 @@ type peerState struct {
 	link      *Link         // the outgoing task stream; nil: none
 	linking   bool          // keepLinked is running
 	tasks     intake        // its task streams
+	leases    intake        // its lease streams
 	mail      intake        // its mail streams
 	bodies    chan struct{} // held by each streamed body to it
 	receiving []bodyStream  // streamed bodies from it

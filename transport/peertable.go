@@ -34,7 +34,7 @@ func newPeerTable(clk clock.Clock) *peerTable {
 func (pt *peerTable) get(p proto.PeerID) *peerState {
 	n := pt.byID[p]
 	if n == nil {
-		n = &peerState{peer: p, tasks: newIntake(), mail: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
+		n = &peerState{peer: p, tasks: newIntake(), leases: newIntake(), mail: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
 		pt.byID[p] = n
 	}
 	return n

@@ -11,7 +11,11 @@ type place struct {
 	stream   protocol.ID // the stream that a node opens to send them; empty: they answer on the other side's stream
 	numbered bool        // they are numbered and acknowledged
 	posted   bool        // by [Transport.Post]: their sender repeats them until they are answered
+	urgent   bool        // leases end when these are late: they never wait behind large messages
 }
+
+func (p place) onTaskStream() bool  { return p.stream == streamTask }
+func (p place) onLeaseStream() bool { return p.posted }
 
 // Places of several types.
 var (
@@ -20,6 +24,7 @@ var (
 	asTask      = place{stream: streamTask, numbered: true}
 	asMail      = place{stream: streamMail, numbered: true}
 	asOwnership = place{stream: streamTask, posted: true} // nodes agree by them on who may run a task
+	asLease     = place{stream: streamTask, posted: true, urgent: true}
 )
 
 // places lists the places of all types in ascending order. A range may include types that
@@ -44,7 +49,15 @@ var places = []struct {
 	{proto.TypeProbe, proto.TypeProbed, onCtl},
 	{proto.TypeSync, proto.TypeSync, place{stream: streamSync}},
 	{proto.TypeSynced, proto.TypeSynced, asAnswer},
-	{proto.TypeGrant, 39, asOwnership},
+	{proto.TypeGrant, proto.TypeGrant, asOwnership},
+	{proto.TypeGranted, proto.TypeStatusReply, asLease},
+	{proto.TypeHandoff, proto.TypeHandoff, asOwnership},
+	{proto.TypeHandedOff, proto.TypeHandedOff, asLease},
+	{proto.TypeEnded, proto.TypeEnded, asOwnership},
+	{proto.TypeCommitted, proto.TypeCommitted, asLease},
+	{proto.TypeQueues, proto.TypeQueues, asOwnership},
+	{proto.TypeWithdraw, proto.TypeWithdraw, asLease},
+	{proto.TypeSchedule, proto.TypeTimelineReply, asOwnership},
 	{proto.TypeReady, proto.TypeLookupReply, onCtl},
 	{proto.TypeQueueAsk, 59, asOwnership},
 	{proto.TypeBundle, proto.TypeBoxTaken, asMail},

@@ -31,7 +31,8 @@ func TestPlaces(t *testing.T) {
 	}{
 		{[]proto.MessageType{proto.TypeData, proto.TypeResult, proto.TypeCancel}, place{stream: proto.StreamTask, numbered: true}},
 		{[]proto.MessageType{proto.TypeMark}, place{stream: proto.StreamTask}},
-		{[]proto.MessageType{proto.TypeGrant, proto.TypeTimelineReply, proto.TypeQueueAsk, proto.TypeQueueAnswer}, place{stream: proto.StreamTask, posted: true}},
+		{[]proto.MessageType{proto.TypeGranted, proto.TypeRenew, proto.TypeStatusReply, proto.TypeCommitted, proto.TypeHandedOff, proto.TypeWithdraw}, place{stream: proto.StreamTask, posted: true, urgent: true}},
+		{[]proto.MessageType{proto.TypeGrant, proto.TypeEnded, proto.TypeHandoff, proto.TypeTimelineReply, proto.TypeQueueAsk, proto.TypeQueueAnswer}, place{stream: proto.StreamTask, posted: true}},
 		{[]proto.MessageType{39, 46, 59}, place{stream: proto.StreamTask, posted: true}}, // newer messages about ownership
 		{[]proto.MessageType{-1, 19, 40, 60, 63, 99, 127, 128, 1 << 30}, place{stream: proto.StreamTask, numbered: true}},
 		{[]proto.MessageType{proto.TypeBundle, proto.TypeBoxTaken}, place{stream: proto.StreamMail, numbered: true}},

@@ -84,7 +84,7 @@ func swarmOf(n network.Network) *swarm.Swarm {
 // may also use. AutoNAT dials back from an identity created only for that.
 var (
 	preHelloProtocols = []protocol.ID{streamCtl, streamJoin, autonatv2.DialBackProtocol}
-	lapsedProtocols   = []protocol.ID{streamTask, streamMail, streamChunk, streamSync, streamEcho}
+	lapsedProtocols   = []protocol.ID{streamTask, streamLease, streamMail, streamChunk, streamSync, streamEcho}
 )
 
 // errNotServed is returned when a second protocol is proposed on a stream.

@@ -17,22 +17,32 @@ var ErrProtocol = errors.New("transport: protocol violation")
 
 // serveTasks serves a peer's task stream.
 func (ls *links) serveTasks(ctx context.Context, s *stream) error {
+	return ls.serveFrames(ctx, s, tasksOf, place.onTaskStream)
+}
+
+// serveLeases serves a peer's lease stream.
+func (ls *links) serveLeases(ctx context.Context, s *stream) error {
+	return ls.serveFrames(ctx, s, leasesOf, place.onLeaseStream)
+}
+
+// serveFrames serves a peer's stream for the types that belong there.
+func (ls *links) serveFrames(ctx context.Context, s *stream, of func(*peerState) *intake, belongs func(place) bool) error {
 	// Reset blocks on a dead relayed path; receiving is released only after it
-	release, err := ls.acquireIntake(ctx, s, tasksOf, func() { ls.group.start(func(context.Context) { s.Reset() }) })
+	release, err := ls.acquireIntake(ctx, s, of, func() { ls.group.start(func(context.Context) { s.Reset() }) })
 	if err != nil {
 		return err
 	}
 	defer release()
 	ls.chooser.follow(s.conn)
-	return ls.receiveTasks(ctx, s)
+	return ls.receiveFrames(ctx, s, belongs)
 }
 
-// receiveTasks receives the tasks of s until it ends. One goroutine reads ahead of the other.
-func (ls *links) receiveTasks(ctx context.Context, s *stream) error {
+// receiveFrames receives the frames of s until it ends. One goroutine reads ahead of the other.
+func (ls *links) receiveFrames(ctx context.Context, s *stream, belongs func(place) bool) error {
 	q := newGroupBuffer()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { q.close(readTasks(ctx, s, q)) })
+	wg.Go(func() { q.close(readFrames(ctx, s, q, belongs)) })
 	err := ls.receiveGroups(ctx, s, q)
 	cancel() // the reader may be waiting for room
 	s.Reset()
@@ -75,15 +85,15 @@ func (ls *links) receiveGroups(ctx context.Context, s *stream, q *groupBuffer) (
 	}
 }
 
-// readTasks puts frames into q until the stream closes. It never returns nil.
-func readTasks(ctx context.Context, s *stream, q *groupBuffer) error {
+// readFrames puts frames into q until the stream closes. It never returns nil.
+func readFrames(ctx context.Context, s *stream, q *groupBuffer, belongs func(place) bool) error {
 	for {
 		m := new(proto.Message)
 		if err := s.next(m); err != nil {
 			return err
 		}
-		if placeOf(m.GetType()).stream != streamTask {
-			return fmt.Errorf("%w: message type %d on a task stream", ErrProtocol, m.GetType())
+		if !belongs(placeOf(m.GetType())) {
+			return fmt.Errorf("%w: message type %d on %s", ErrProtocol, m.GetType(), s.Protocol())
 		}
 		if err := q.put(ctx, m, len(m.GetPayload())); err != nil {
 			return err

@@ -61,7 +61,7 @@ func receiveFrames(t *testing.T, frames []byte) error {
 	ls := &links{recv: recv, met: met}
 	done := make(chan error)
 	go func() {
-		done <- ls.receiveTasks(t.Context(), newStream(raw, raw, &conn{clock: clock.Runtime()}, proto.MaxFrame, Timing{}))
+		done <- ls.receiveFrames(t.Context(), newStream(raw, raw, &conn{clock: clock.Runtime()}, proto.MaxFrame, Timing{}), place.onTaskStream)
 	}()
 	synctest.Wait() // everything was read, or there is no room for it
 	close(durable)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -17,11 +18,20 @@ type sender struct {
 	mu      sync.Mutex
 	win     *window
 	out     []byte        // encoded frames queued for the writer
+	posts   posts         // those in out
+	writing posts         // those that are being written
+	rests   time.Duration // by the monotonic clock: until then answers to posts may be on their way
 	dirty   chan struct{} // out is not empty
 	room    chan struct{} // the window opened, or the writer took out
 	closing bool          // no more messages are accepted
 	done    chan struct{}
 	err     error // set before done is closed
+}
+
+// posts are posted messages that are not written yet.
+type posts struct {
+	since time.Duration // when the first one was queued, by the monotonic clock; 0: there is none
+	bytes int
 }
 
 func newSender(c *conn, s *stream) sender {
@@ -92,12 +102,13 @@ func (s *sender) writeAll(stop <-chan struct{}, write func([]byte) error, wrote 
 		}
 		s.mu.Lock()
 		buf := s.out
-		s.out = spare[:0]
+		s.out, s.writing, s.posts = spare[:0], s.posts, posts{}
 		s.mu.Unlock()
 		notify(s.room)
 		if err := write(buf); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
+		s.wrotePosts()
 		wrote()
 		if spare = buf; cap(buf) > minBytes {
 			spare = nil
