@@ -69,8 +69,13 @@ type renewGroup struct {
 	queue string
 }
 
-// renew sends the Renews of each queue to its home.
+// renew sends the Renews of each queue to its home, and forgets those that no home answers.
 func (o *Owner) renew() {
+	for home, open := range o.openRenews {
+		if len(open) == 0 || o.now.Boot-open[len(open)-1].sent > o.cfg.MessageLifetime {
+			delete(o.openRenews, home)
+		}
+	}
 	var order []renewGroup // in the order in which they came
 	all := map[renewGroup][]claim{}
 	for r := range each[*run](o.live) {

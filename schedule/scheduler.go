@@ -288,5 +288,6 @@ func (s *Scheduler) forget(ctx context.Context, id scheduleID, m *proto.Schedule
 		return err
 	}
 	delete(s.all, id)
+	delete(s.sent, id)
 	return nil
 }
