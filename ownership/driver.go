@@ -145,7 +145,7 @@ type Driver struct {
 	owner *Owner
 
 	inputs    chan func()
-	quota     inputQuota    // places in inputs, by sender
+	quota     inputQuota    // places and bytes in inputs, by sender
 	done      chan struct{} // closed when Run has returned
 	published atomic.Pointer[snapshot]
 

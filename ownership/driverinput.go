@@ -34,13 +34,14 @@ var bodies = map[proto.MessageType]func() proto.Body{
 // senders repeat messages. An error is the sender's fault.
 func (d *Driver) Receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
+	typ, bytes := m.GetType(), len(m.GetPayload())
 	if m.GetType() == proto.TypeEnded {
 		u, err := d.parts.Sealer.Unseal(from, m)
 		if err != nil {
 			d.refuseResult(from, u, err)
 			return err
 		}
-		in = func() { d.handleResult(from, u) }
+		in, bytes = func() { d.handleResult(from, u) }, proto.Size(u.Outcome)
 	} else {
 		make := bodies[m.GetType()]
 		if make == nil {
@@ -54,12 +55,16 @@ func (d *Driver) Receive(from proto.PeerID, m *proto.Message) error {
 			return err
 		}
 		if h, ok := body.(*proto.Handoff); ok {
-			return d.receiveHandoff(from, h)
+			return d.receiveHandoff(from, h, bytes)
 		}
 		code := d.grantCode(from, body)
-		in = func() { d.handleMessage(from, m.GetType(), body, code) }
+		if g, ok := body.(*proto.Grant); ok && code != proto.CodeOK {
+			g.Envelope = nil // it is not taken
+			bytes = proto.Size(g)
+		}
+		in = func() { d.handleMessage(from, typ, body, code) } // without m, which has the whole frame
 	}
-	d.enqueueFrom(from, in)
+	d.enqueueFrom(from, bytes, in)
 	return nil
 }
 
@@ -76,7 +81,7 @@ func (d *Driver) refuseResult(from proto.PeerID, u Unsealed, err error) {
 		return
 	}
 	cause := err.Error()
-	d.enqueueFrom(from, func() { d.merge(d.home.RefuseResult(from, u.Task, cause, d.now())) })
+	d.enqueueFrom(from, len(cause), func() { d.merge(d.home.RefuseResult(from, u.Task, cause, d.now())) })
 }
 
 // refusalCode returns the code that answers a rejected message.
@@ -90,8 +95,8 @@ func refusalCode(err error) proto.Code {
 	return proto.CodeOK
 }
 
-// receiveHandoff takes a task or a queue state from an old home.
-func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error) {
+// receiveHandoff takes a task or a queue state from an old home, in a message of so many bytes.
+func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff, bytes int) (err error) {
 	var t Task
 	if m.Lease != nil {
 		if t, err = d.parts.Mover.Check(from, m); err != nil {
@@ -101,7 +106,7 @@ func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error)
 			return err
 		}
 	}
-	d.enqueueFrom(from, func() { d.handleHandoff(from, m, t) })
+	d.enqueueFrom(from, bytes, func() { d.handleHandoff(from, m, t) })
 	return nil
 }
 

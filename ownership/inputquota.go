@@ -6,49 +6,64 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An inputQuota limits the queued inputs of each peer to the number of free places. A peer
-// that floods the queue leaves half of it to the others, and many that do leave a share to
-// each.
+// maxInputBytes is how many bytes of messages may be queued.
+const maxInputBytes = 32 << 20
+
+// An inputQuota limits the queued inputs of each peer to the number of free places, and their
+// bytes to those that are free. A peer that floods the queue leaves half of it to the others,
+// and many that do leave a share to each.
 type inputQuota struct {
 	mu     sync.Mutex
-	byPeer map[proto.PeerID]int
+	bytes  int // of all peers
+	byPeer map[proto.PeerID]inputShare
 }
 
-// acquire reports whether one more input of p may wait when free places are left.
-func (q *inputQuota) acquire(p proto.PeerID, free int) bool {
+// An inputShare is what is queued of one peer.
+type inputShare struct{ inputs, bytes int }
+
+// acquire reports whether one more input of p, with so many bytes, may wait when free places
+// are left.
+func (q *inputQuota) acquire(p proto.PeerID, bytes, free int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.byPeer[p] >= free {
+	s := q.byPeer[p]
+	if s.inputs >= free || s.bytes+bytes > maxInputBytes-q.bytes {
 		return false
 	}
 	if q.byPeer == nil {
-		q.byPeer = map[proto.PeerID]int{}
+		q.byPeer = map[proto.PeerID]inputShare{}
 	}
-	q.byPeer[p]++
+	q.bytes += bytes
+	q.byPeer[p] = inputShare{s.inputs + 1, s.bytes + bytes}
 	return true
 }
 
-func (q *inputQuota) release(p proto.PeerID) {
+func (q *inputQuota) release(p proto.PeerID, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.byPeer[p]--; q.byPeer[p] == 0 {
+	s := q.byPeer[p]
+	q.bytes -= bytes
+	if s = (inputShare{s.inputs - 1, s.bytes - bytes}); s.inputs > 0 {
+		q.byPeer[p] = s
+	} else {
 		delete(q.byPeer, p)
 	}
 }
 
-// enqueueFrom queues an input from p. It is dropped if the queue or p's share is full.
-func (d *Driver) enqueueFrom(p proto.PeerID, in func()) {
-	if !d.quota.acquire(p, cap(d.inputs)-len(d.inputs)) {
+// enqueueFrom queues an input from p that keeps so many bytes. It is dropped if the queue or
+// p's share is full.
+func (d *Driver) enqueueFrom(p proto.PeerID, bytes int, in func()) {
+	if !d.quota.acquire(p, bytes, cap(d.inputs)-len(d.inputs)) {
 		return
 	}
 	select {
 	case d.inputs <- func() {
-		d.quota.release(p)
+		d.quota.release(p, bytes)
 		d.sender = p
 		in()
 		d.sender = proto.PeerID{}
 	}:
 	default:
-		d.quota.release(p)
+		d.quota.release(p, bytes)
 	}
 }

@@ -13,16 +13,7 @@ import (
 // itself.
 func TestOneMemberCannotFillTheInputs(t *testing.T) {
 	v := newVictim(t)
-	say := func(from proto.PeerID, body proto.Body) {
-		t.Helper()
-		payload, err := proto.Encode(nil, body)
-		if err == nil {
-			err = v.driver.Receive(from, &proto.Message{Type: proto.TypeRenew, Payload: payload})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	say := func(from proto.PeerID, body proto.Body) { t.Helper(); v.mustReceive(from, proto.TypeRenew, body) }
 	flood := func() {
 		for range 2 * maxInputs {
 			say(vFar, &proto.Renew{})
@@ -44,6 +35,44 @@ func TestOneMemberCannotFillTheInputs(t *testing.T) {
 	}
 	if flood(); len(v.driver.inputs) != waits {
 		t.Errorf("%d inputs wait after the driver was idle, and %d did before", len(v.driver.inputs), waits)
+	}
+}
+
+// What waits of one member is bounded in bytes, and less than may wait in all; a grant that is
+// not taken waits without its envelope.
+func TestInputsAreBoundedInBytes(t *testing.T) {
+	v := newVictim(t)
+	v.code = proto.CodeBusy
+	large := &proto.Grant{Claim: v.given(), Queue: "far", Envelope: &proto.Envelope{Body: make([]byte, 300<<10)}}
+	if v.mustReceive(vFar, proto.TypeGrant, large); v.driver.quota.bytes == 0 || v.driver.quota.bytes > 1000 {
+		t.Errorf("a grant that is not taken keeps %d bytes", v.driver.quota.bytes)
+	}
+	v.code = proto.CodeOK
+	for i, from := range []proto.PeerID{vFar, vOther} {
+		for range maxInputBytes / (300 << 10) {
+			v.mustReceive(from, proto.TypeGrant, large)
+		}
+		if got := v.driver.quota.byPeer[from].bytes; got > maxInputBytes>>(i+1)+400<<10 || got < maxInputBytes>>(i+1)-400<<10 {
+			t.Errorf("%d bytes of member %d wait", got, i)
+		}
+	}
+	for len(v.driver.inputs) > 0 {
+		(<-v.driver.inputs)()
+	}
+	if q := &v.driver.quota; q.bytes != 0 || len(q.byPeer) != 0 {
+		t.Errorf("when nothing waits, %d bytes of %d members are counted", q.bytes, len(q.byPeer))
+	}
+}
+
+// mustReceive gives a message to the driver, which leaves it in its inputs.
+func (v *victim) mustReceive(from proto.PeerID, typ proto.MessageType, body proto.Body) {
+	v.t.Helper()
+	payload, err := proto.Encode(nil, body)
+	if err == nil {
+		err = v.driver.Receive(from, &proto.Message{Type: typ, Payload: payload})
+	}
+	if err != nil {
+		v.t.Fatal(err)
 	}
 }
 
