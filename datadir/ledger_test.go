@@ -268,7 +268,7 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 				t.Errorf("%s: a check finds %+v, %v", what, r, err)
 			}
 			salvaged := filepath.Join(t.TempDir(), "new")
-			if r, err := Salvage(dir, salvaged); err != nil {
+			if r, err := Salvage(Config{Dir: dir}, salvaged, noMark); err != nil {
 				t.Errorf("%s: a salvage finds %+v, %v", what, r, err)
 			}
 			for _, at := range []string{salvaged, dir, dir} { // starts
@@ -332,7 +332,7 @@ func TestCheckAndSalvageCoverTheLedger(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		salvaged := t.TempDir()
-		if r, err := Salvage(dir, salvaged); err != nil || r.Clean || r.MailRecords != 2 {
+		if r, err := Salvage(Config{Dir: dir}, salvaged, noMark); err != nil || r.Clean || r.MailRecords != 2 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		k.want("salvaged", salvaged, all, []string{"text 1", "text 3"})

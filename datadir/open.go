@@ -1,12 +1,15 @@
 package datadir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/bodies"
@@ -196,51 +199,79 @@ func checkStore(dir, engine string) (Report, error) {
 }
 
 // Salvage copies every committed record of the store and every batch of the ledger that is
-// still readable from the stopped node in dir to a new node folder at dst. It completes a
-// restore that was interrupted.
-func Salvage(dir, dst string) (Report, error) {
-	lock, err := store.LockDir(dir)
+// still readable from the stopped node in cfg.Dir to a new node folder at dst. It completes a
+// restore that was interrupted. The copy of a damaged store may have records without their
+// changes and deletes: mark marks it.
+func Salvage(cfg Config, dst string, mark Marker) (Report, error) {
+	cfg = cfg.withDefaults()
+	lock, err := store.LockDir(cfg.Dir)
 	if err != nil {
 		return Report{}, err
 	}
 	defer lock.Close()
-	if err := finishRestore(dir); err != nil {
+	if err := finishRestore(cfg.Dir); err != nil {
 		return Report{}, err
 	}
-	name, err := engineOf(dir)
+	name, err := engineOf(cfg.Dir)
 	if err != nil {
 		return Report{}, err
 	}
-	r, err := salvageStore(dir, dst, name)
-	if err != nil {
-		return Report{}, err
+	to := filepath.Join(dst, Store)
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return Report{}, fmt.Errorf("salvage into %s: %w", to, cmp.Or(err, fs.ErrExist))
 	}
-	err = salvageLedger(dir, dst, &r)
+	part := filepath.Join(dst, restorePart) // what is not marked yet is no store
+	if err := os.RemoveAll(part); err != nil {
+		return Report{}, fmt.Errorf("salvage: %w", err)
+	}
+	r, err := salvageStore(cfg, part, name, mark)
+	if err != nil {
+		return r, err
+	}
+	if err := move(to, part); err != nil {
+		return r, fmt.Errorf("salvage: %w", err)
+	}
+	err = salvageLedger(cfg.Dir, dst, &r)
 	return r, err
 }
 
-// salvageStore copies what is readable. A Pebble store is copied as it is, if it is not
-// damaged.
-func salvageStore(dir, dst, engine string) (Report, error) {
-	from, to := filepath.Join(dir, Store, engine), filepath.Join(dst, Store, engine)
+// salvageStore copies what is readable to the folder part. A Pebble store is copied as it is,
+// if it is not damaged.
+func salvageStore(cfg Config, part, engine string, mark Marker) (Report, error) {
+	from, to := filepath.Join(cfg.Dir, Store, engine), filepath.Join(part, engine)
 	if engine == EnginePebble {
-		r, err := checkPebble(dir)
+		r, err := checkPebble(cfg.Dir)
 		if err != nil {
 			return r, fmt.Errorf("salvage supports %s only; restore a damaged %s store from a snapshot: %w", EngineNuts, engine, err)
 		}
-		if err := store.MarkEngine(filepath.Dir(to), engine); err != nil {
+		if err := store.MarkEngine(part, engine); err != nil {
 			return r, err
 		}
 		return r, copyTree(to, from)
 	}
-	if err := store.MarkEngine(filepath.Dir(to), engine); err != nil {
+	if err := store.MarkEngine(part, engine); err != nil {
 		return Report{}, err
 	}
-	r, err := nuts.Salvage(from, to)
+	salvaged, err := nuts.Salvage(from, to)
 	if err != nil {
 		return Report{}, err
 	}
-	return nutsReport(r), nil
+	r := nutsReport(salvaged)
+	if _, err := nuts.Check(from); err == nil {
+		return r, nil // a start would have lost nothing
+	}
+	old, err := readReplaced(cfg)
+	if err != nil {
+		return r, fmt.Errorf("salvage: %w", err)
+	}
+	cfg.Memory = -1 // the next start reports what does not fit
+	m := RestoreReport{Engine: engine}
+	if err := errors.Join(m.markRestored(cfg, part, old, mark), old.close()); err != nil {
+		return r, fmt.Errorf("salvage: mark the copy of the damaged store: %w", err)
+	}
+	r.Clean = false
+	r.Notes = append(r.Notes, fmt.Sprintf("the new store counts as restored: it may not know what the node did until %s", m.Lost.UTC().Format(time.RFC3339)))
+	return r, nil
 }
 
 // engineOf returns the engine that wrote the store in dir.

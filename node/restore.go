@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/audit"
@@ -24,6 +26,21 @@ import (
 // last use of the old store, because it may have run already (I6). All times are those that
 // the node believed: see [inbox.Traces].
 func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, error) {
+	cfg, mark := markerFor(cfg)
+	return datadir.Restore(cfg.Storage(), snapshot, private, mark)
+}
+
+// SalvageStore copies what is readable of the stopped node in cfg.Dir to the new folder dst:
+// see [datadir.Salvage]. A node with the copy of a damaged store starts as after
+// [RestoreStore]: an end that is lost is like one after a snapshot.
+func SalvageStore(cfg Config, dst string) (datadir.Report, error) {
+	cfg, mark := markerFor(cfg)
+	return datadir.Salvage(cfg.Storage(), dst, mark)
+}
+
+// markerFor returns what marks a copy of the store of the node in cfg.Dir, and cfg with the
+// clock of that.
+func markerFor(cfg Config) (Config, datadir.Marker) {
 	cfg = cfg.withDefaults()
 	guard := clock.NewGuard(cfg.Clock)
 	if own, err := pairing.Load(cfg.Dir, cfg.Clock.Now()); err == nil { // the start of the node reports the error
@@ -31,7 +48,7 @@ func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, 
 	}
 	guard.Hold(true) // nothing of the snapshot expires meanwhile
 	cfg.Clock = guard.Clock()
-	return datadir.Restore(cfg.Storage(), snapshot, private, func(s *store.Store, old datadir.Replaced, b *store.Batch) (lost time.Time, revoked []string, err error) {
+	return cfg, func(s *store.Store, old datadir.Replaced, b *store.Batch) (lost time.Time, revoked []string, err error) {
 		traces := inbox.Traces{Written: old.Written}
 		boot, err := traceOld(s, old.Meta, b, guard, &traces)
 		if err != nil {
@@ -49,22 +66,10 @@ func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, 
 		if revoked, err = pairing.RevokedSince(cfg.Dir, s, cfg.Clock); err != nil {
 			return lost, nil, err
 		}
-		if err := inbox.MarkRestored(s, b, lost); err != nil {
-			return lost, nil, err
-		}
-		if err := outbox.MarkRestored(s, b, boot); err != nil {
-			return lost, nil, err
-		}
-		if err := schedule.MarkRestored(s, b, lost); err != nil {
-			return lost, nil, err
-		}
-		if lost.After(now) {
-			now = lost
-		}
-		mailbox.MarkRestored(b, now)
+		mailbox.MarkRestored(b, slices.MaxFunc([]time.Time{now, lost}, time.Time.Compare))
 		pairing.MarkRestored(b)
-		return lost, revoked, ownership.MarkRestored(s, b)
-	})
+		return lost, revoked, errors.Join(inbox.MarkRestored(s, b, lost), outbox.MarkRestored(s, b, boot), schedule.MarkRestored(s, b, lost), ownership.MarkRestored(s, b))
+	}
 }
 
 // traceOld resumes the clock from the newer of the stamps in s, the copy, and in the store

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -51,8 +52,8 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 		}
 	}
 	add("mark")
-	for range 3 {
-		p.accepted = append(p.accepted, a.submit(t, wire.Request{Target: "b", Kind: "mark"}))
+	for _, mode := range []string{"", "at_most_once", ""} {
+		p.accepted = append(p.accepted, a.submit(t, wire.Request{Target: "b", Kind: "mark", Mode: mode}))
 	}
 	p.waiting = a.submit(t, wire.Request{Target: "b", Kind: "later"})
 	eventually(t, func() bool {
@@ -101,6 +102,33 @@ func (rt *restoreTest) restore(t *testing.T, which int, cfg Config) {
 	}
 	if _, err := os.Stat(filepath.Join(r.Aside, "ENGINE")); err != nil {
 		t.Errorf("the old store was not moved aside: %v", err)
+	}
+}
+
+// salvage loses what the log of a stopped node has after the snapshot, and replaces the store by
+// the salvaged one.
+func (rt *restoreTest) salvage(t *testing.T, which int, cfg Config) {
+	t.Helper()
+	snap, err := filepath.Glob(filepath.Join(rt.snaps[which], "*", "0.dat"))
+	if err != nil || len(snap) != 1 {
+		t.Fatal(snap, err)
+	}
+	kept, err := os.ReadFile(snap[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(cfg.Dir, datadir.Store)
+	log := filepath.Join(at, datadir.EngineNuts, filepath.Base(filepath.Dir(snap[0])), "0.dat")
+	kept = bytes.TrimRight(kept, "\x00")
+	if b, err := os.ReadFile(log); err != nil || !bytes.HasPrefix(b, kept) || os.Truncate(log, int64(len(kept))) != nil || os.Truncate(log, int64(len(b))) != nil {
+		t.Fatal("the log does not begin with the snapshot", err)
+	}
+	dst := filepath.Join(t.TempDir(), "new")
+	if r, err := SalvageStore(cfg, dst); err != nil || r.Clean {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if err := errors.Join(os.Rename(at, at+".damaged"), os.Rename(filepath.Join(dst, datadir.Store), at)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -157,24 +185,25 @@ func stateOf(t *testing.T, n *testNode, id string) string {
 	return task.State
 }
 
-// After a snapshot was restored nothing runs twice: neither the tasks that the restored
-// node had accepted nor those that a restored home sends again (I6, S51). Boot numbers
-// increase (I5).
+// After a snapshot was restored, or a log salvaged that had lost its end, nothing runs twice:
+// neither the tasks that the node had accepted nor those that such a home sends again (I6, S51).
+// Boot numbers increase (I5).
 func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 	t.Parallel()
 	idle := func(b *testNode) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
 	tests := []struct {
 		name, engine string
 		restored     []int // 0: the home, 1: the receiver
+		salvaged     bool
 		settled      func(p *restoreTest, a, b *testNode) bool
 	}{
-		{"the receiver", datadir.EngineNuts, []int{1}, func(p *restoreTest, a, b *testNode) bool {
+		{"the receiver", datadir.EngineNuts, []int{1}, false, func(p *restoreTest, a, b *testNode) bool {
 			return idle(b) && stateOf(t, a, p.accepted[0]) == "SUCCESS" && stateOf(t, a, p.waiting) == "SUCCESS"
 		}},
-		{"the home", datadir.EnginePebble, []int{0}, func(p *restoreTest, a, b *testNode) bool {
+		{"the home", datadir.EnginePebble, []int{0}, false, func(p *restoreTest, a, b *testNode) bool {
 			return idle(b) && stateOf(t, a, p.waiting) != "PENDING"
 		}},
-		{"both", datadir.EngineNuts, []int{0, 1}, func(p *restoreTest, a, b *testNode) bool {
+		{"both", datadir.EngineNuts, []int{0, 1}, false, func(p *restoreTest, a, b *testNode) bool {
 			for _, id := range append(p.accepted, p.waiting) {
 				if stateOf(t, a, id) != "DEAD_LETTER" {
 					return false
@@ -183,12 +212,22 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 			task, err := a.Views.Task(t.Context(), p.waiting)
 			return idle(b) && err == nil && task.Cause == proto.TaskRestored.Name()
 		}},
+		{"the receiver, salvaged", datadir.EngineNuts, []int{1}, true, func(p *restoreTest, a, b *testNode) bool {
+			return idle(b) && stateOf(t, a, p.accepted[0]) == "SUCCESS"
+		}},
+		{"the home, salvaged", datadir.EngineNuts, []int{0}, true, func(p *restoreTest, a, b *testNode) bool {
+			return idle(b) && stateOf(t, a, p.waiting) != "PENDING"
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newRestoreTest(t, tt.engine)
 			for _, i := range tt.restored {
-				p.restore(t, i, []Config{p.a.cfg, p.b.cfg}[i])
+				rescue := p.restore
+				if tt.salvaged {
+					rescue = p.salvage
+				}
+				rescue(t, i, []Config{p.a.cfg, p.b.cfg}[i])
 			}
 			p.restartAndCheck(t, func(a, b *testNode) bool { return tt.settled(p, a, b) })
 		})

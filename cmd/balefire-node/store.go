@@ -83,6 +83,20 @@ func (w *app) nodeFolder() (config.Paths, error) {
 	return p, err
 }
 
+// stoppedNode returns the configuration of a node whose folder must exist.
+func (w *app) stoppedNode() (node.Config, error) {
+	l, p, err := w.config()
+	if err == nil {
+		_, err = w.nodeFolder()
+	}
+	if err != nil {
+		return node.Config{}, err
+	}
+	cfg := l.Node(p.Dir)
+	cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
+	return cfg, nil
+}
+
 func reportView(r datadir.Report) view {
 	return view{value: r, human: func(p *printer) {
 		state := "clean"
@@ -185,15 +199,17 @@ func storeAction(w *app, use, short, example string, args cobra.PositionalArgs, 
 func storeSalvage(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "salvage DIR", Short: "Copy the readable records of a damaged store",
-		Long:    "Copy every committed record that can still be read from the store and the ledger\nof a stopped node to a new node folder. The damaged ones are not changed.",
+		Long: `Copy every committed record that can still be read from the store and the ledger
+of a stopped node to a new node folder. The damaged ones are not changed. The
+copy of a damaged store counts as restored: see store restore --help.`,
 		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := w.nodeFolder()
+			cfg, err := w.stoppedNode()
 			if err != nil {
 				return err
 			}
 			stop := w.showWaiting("reading the damaged store")
-			r, err := datadir.Salvage(p.Dir, args[0])
+			r, err := node.SalvageStore(cfg, args[0])
 			stop()
 			if err != nil {
 				return explainOpenError(err)
@@ -216,11 +232,8 @@ the snapshot stays revoked.`,
 		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "a snapshot written by store snapshot"),
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(_ *cobra.Command, args []string) error {
-			l, p, err := w.config()
+			cfg, err := w.stoppedNode()
 			if err != nil {
-				return err
-			}
-			if _, err := w.nodeFolder(); err != nil {
 				return err
 			}
 			if !mayExist(args[0]) {
@@ -234,8 +247,6 @@ the snapshot stays revoked.`,
 				}
 				private = strings.TrimSpace(string(b))
 			}
-			cfg := l.Node(p.Dir)
-			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
 			stop := w.showWaiting("checking and copying the snapshot")
 			r, err := node.RestoreStore(cfg, args[0], private)
 			stop()
@@ -278,15 +289,10 @@ store.engine in the configuration to the new engine before the next start.`,
 			default:
 				return usage("--to %.40q: it must be %s or %s", to, datadir.EngineNuts, datadir.EnginePebble)
 			}
-			l, p, err := w.config()
+			cfg, err := w.stoppedNode()
 			if err != nil {
 				return err
 			}
-			if _, err := w.nodeFolder(); err != nil {
-				return err
-			}
-			cfg := l.Node(p.Dir)
-			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
 			stop := w.showWaiting("converting the store")
 			r, err := datadir.Migrate(cfg.Storage(), to)
 			stop()
