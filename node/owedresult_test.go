@@ -89,40 +89,52 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 	a.waitEnd(t, ref, "SUCCESS")
 }
 
-// An unsureEngine reports a commit of a task as failed although it is on disk.
+// An unsureEngine reports a commit of a task as failed. It is on disk, but only the next start
+// sees it.
 type unsureEngine struct {
-	store.Engine
-	on *atomic.Bool
+	*mem.Engine
+	on   atomic.Bool
+	late []store.Op
 }
 
-func (e unsureEngine) Commit(ops []store.Op) error {
-	if err := e.Engine.Commit(ops); err != nil {
-		return err
-	}
+func (e *unsureEngine) Commit(ops []store.Op) error {
 	task := func(op store.Op) bool { return op.Bucket == store.PendingTasks || op.Bucket == store.Inbox }
-	if e.on.Load() && slices.ContainsFunc(ops, task) {
-		return errors.New("the disk did not answer")
+	if !e.on.Load() || !slices.ContainsFunc(ops, task) {
+		return e.Engine.Commit(ops)
 	}
-	return nil
+	for _, op := range ops {
+		op.Key, op.Val = slices.Clone(op.Key), slices.Clone(op.Val)
+		e.late = append(e.late, op)
+	}
+	return errors.New("the disk did not answer")
 }
 
-// The body of a task whose commit failed is kept: the commit may be on disk after all,
-// and then the task is sent after the next start (I1).
+// nextStart returns the engine that the next start finds.
+func (e *unsureEngine) nextStart(t *testing.T) *mem.Engine {
+	t.Helper()
+	next := e.Engine.Reopen()
+	if err := next.Commit(e.late); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// The body of a task whose commit failed is kept, also by a sweep before the node is closed:
+// the commit may be on disk after all, and then the task is sent after the next start (I1).
 func TestBodySurvivesFailedCommit(t *testing.T) {
-	var on atomic.Bool
 	engine := mem.New()
 	a, b := pair(t, nil)
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
 	cfg.Simulated.Engine = engine
 	join(t, a, cfg, "c")
-	engine = engine.Reopen()
-	cfg.Simulated.Engine = unsureEngine{engine, &on}
+	unsure := &unsureEngine{Engine: engine.Reopen()}
+	cfg.Simulated.Engine = unsure
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- n.Run(context.Background()) }()
+	go func() { done <- n.outbox.Run(context.Background()) }()
 	spec := allow("sum", wire.TypeSHA256)
 	spec.Allow = []string{"role:send"}
 	if err := b.Handlers.Add(t.Context(), spec); err != nil {
@@ -130,15 +142,19 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	}
 	body := make([]byte, 100_000)
 	rand.Read(body) // incompressible, so that it does not fit in the record
-	on.Store(true)
+	unsure.on.Store(true)
 	s, err := n.Submit(t.Context(), wire.Request{Target: "b", Kind: "sum", Body: body})
 	if !errors.Is(err, store.ErrFailed) {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	if err := <-done; !errors.Is(err, store.ErrFailed) {
-		t.Fatalf("the node ended with %v", err)
+		t.Fatalf("the outbox ended with %v", err)
 	}
-	cfg.Simulated.Engine = engine.Reopen()
+	if err := n.transfers.Sweep(t.Context()); !errors.Is(err, store.ErrFailed) {
+		t.Errorf("a sweep after it: %v", err)
+	}
+	n.Close()
+	cfg.Simulated.Engine = unsure.nextStart(t)
 	c := start(t, cfg)
 	page, err := c.Views.Tasks(wire.Query{})
 	if err != nil || len(page.Items) != 1 {
@@ -150,7 +166,6 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 // A task whose commit failed is not answered: it may be here after the next start, and its
 // home would take a refusal as proof that it is not (I3).
 func TestTaskOfAFailedCommitIsNotAnswered(t *testing.T) {
-	var on atomic.Bool
 	engine := mem.New()
 	a, _ := pair(t, nil)
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
@@ -165,14 +180,14 @@ func TestTaskOfAFailedCommitIsNotAnswered(t *testing.T) {
 		}
 		return n
 	}
-	engine = engine.Reopen()
-	c := open(unsureEngine{engine, &on})
+	unsure := &unsureEngine{Engine: engine.Reopen()}
+	c := open(unsure)
 	defer c.Close()
 	if err := c.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	task := a.task(t, c, time.Hour)
-	on.Store(true)
+	unsure.on.Store(true)
 	if ans, err := (receiver{c}).Receive(t.Context(), a.keys.Peer(), []*proto.Message{task}); !errors.Is(err, store.ErrFailed) {
 		t.Errorf("answered with %v, %v", ans.Refusals, err)
 	}
@@ -183,7 +198,7 @@ func TestTaskOfAFailedCommitIsNotAnswered(t *testing.T) {
 		t.Errorf("sent again, answered with %v, %v", ans.Refusals, err)
 	}
 	c.Close()
-	again := open(engine.Reopen())
+	again := open(unsure.nextStart(t))
 	defer again.Close()
 	if tasks, _, err := again.inbox.List(backlog.Span{}, 10, nil); err != nil || len(tasks) != 1 {
 		t.Errorf("after the next start %d tasks are here: %v", len(tasks), err)

@@ -7,13 +7,18 @@ import (
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // records are the records of this node that refer to bodies.
 type records struct{ *Transfers }
 
-// Mark calls refer for each body that is needed.
+// Mark calls refer for each body that is needed. Once the store has failed nobody knows: the
+// record of a body may be on disk.
 func (r records) Mark(refer func(name string, origin proto.PeerID)) error {
+	if err := r.inbox.Err(); err != nil {
+		return err
+	}
 	own := func(name string) { refer(name, proto.PeerID{}) }
 	if err := r.outbox.Blobs(own); err != nil {
 		return err
@@ -35,7 +40,7 @@ func (r records) Awaits(id proto.TaskID) bool {
 func (t *Transfers) Collect(ctx context.Context) error {
 	return t.Bodies.Run(ctx, records{t}, func(removed int, err error) {
 		switch {
-		case errors.Is(err, bodies.ErrBusy):
+		case errors.Is(err, bodies.ErrBusy), errors.Is(err, store.ErrFailed):
 		case err != nil:
 			t.Logger.Error("cannot sweep bodies; will retry", "err", err)
 		case removed > 0:
