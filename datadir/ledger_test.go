@@ -229,7 +229,7 @@ func TestRestoreHasTheLedger(t *testing.T) {
 // as long as they are in use; and a restore can be made again.
 func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 	for _, hasLedger := range []bool{true, false} {
-		for steps := range 6 {
+		for steps := range 7 {
 			k := newKept(t, EngineNuts)
 			snap, dir := filepath.Join(t.TempDir(), "snap"), k.cfg.Dir
 			var mail []string
@@ -242,6 +242,10 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 				}
 				k.add(d, true, "text 2")
 			})
+			body := filepath.Join(dir, Blob, "b")
+			if err := os.WriteFile(body, []byte("body"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			part := filepath.Join(dir, restorePart)
 			if err := store.MarkEngine(part, EngineNuts); err != nil {
 				t.Fatal(err)
@@ -260,11 +264,11 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 			what := fmt.Sprintf("%d steps, ledger %v", steps, hasLedger)
 			r, err := Check(dir)
 			switch {
-			case steps == 3 || steps == 4: // no store is in its place
+			case steps == 4 || steps == 5: // no store is in its place
 				if err == nil || !strings.Contains(err.Error(), "start the node") {
 					t.Errorf("%s: a check finds %+v, %v", what, r, err)
 				}
-			case err != nil || !r.Clean || r.MailRecords == 0 && steps < 3:
+			case err != nil || !r.Clean || r.MailRecords == 0 && steps < 4:
 				t.Errorf("%s: a check finds %+v, %v", what, r, err)
 			}
 			salvaged := filepath.Join(t.TempDir(), "new")
@@ -272,14 +276,30 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 				t.Errorf("%s: a salvage finds %+v, %v", what, r, err)
 			}
 			for _, at := range []string{salvaged, dir, dir} { // starts
-				if steps < 3 {
+				if steps < 4 {
 					k.want(what, at, []string{"text 1", "text 2"}, append(slices.Clip(mail), "text 2"))
 				} else {
 					k.want(what, at, []string{"text 1"}, mail)
 				}
 			}
-			k.restore(snap, "")
+			if links, err := filepath.Glob(filepath.Join(dir, Store, Blob, "*")); len(links) > 0 {
+				t.Errorf("%s: the store in use keeps %v, %v", what, links, err)
+			}
+			r := k.restore(snap, "")
 			k.want(what+", then a restore", dir, []string{"text 1"}, mail)
+			if err := os.Remove(body); err != nil { // as the start does if nothing needs it
+				t.Fatal(err)
+			}
+			if b, err := os.ReadFile(filepath.Join(r.Aside, Blob, "b")); string(b) != "body" {
+				t.Errorf("%s: the old store has the body %q, %v", what, b, err)
+			}
+			if err := moveIfThere(filepath.Join(r.Aside, EngineNuts, Ledger), filepath.Join(r.Aside, Ledger)); err != nil {
+				t.Fatal(err)
+			}
+			k.restore(filepath.Join(r.Aside, EngineNuts), "") // it is a snapshot, too
+			if steps < 4 {
+				k.want(what+", then back", dir, []string{"text 1", "text 2"}, append(slices.Clip(mail), "text 2"))
+			}
 		}
 	}
 }

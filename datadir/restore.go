@@ -34,7 +34,7 @@ type RestoreReport struct {
 	Engine  string    `json:"engine"`
 	Records int       `json:"records"`
 	Mail    int       `json:"mail_records"`    // records of the ledger
-	Aside   string    `json:"aside,omitempty"` // path that the old store, with the old ledger, was moved to
+	Aside   string    `json:"aside,omitempty"` // path that the old store, with the old ledger and links to the bodies, was moved to
 	Lost    time.Time `json:"lost"`            // the node may have acted until then without the copy knowing it
 	Revoked []string  `json:"revoked"`         // members whose revocation is missing in the copy; they stay revoked
 }
@@ -52,9 +52,9 @@ type Marker func(s *store.Store, old Replaced, b *store.Batch) (lost time.Time, 
 
 // Restore replaces the store and the ledger of the stopped node in cfg.Dir with a copy of
 // snapshot; private is the key of a sealed snapshot. The copy is checked first, and mark
-// marks it. The old store and ledger are moved aside, nothing is deleted. A crash in between
-// leaves either the old ones or the complete new ones. After a snapshot without a ledger
-// there is none.
+// marks it. The old store and ledger are moved aside, with links to the bodies, nothing is
+// deleted. A crash in between leaves either the old ones or the complete new ones. After a
+// snapshot without a ledger there is none.
 func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport, err error) {
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
@@ -139,7 +139,7 @@ func finishRestore(dir string) error {
 	_, err := os.Lstat(at)
 	switch {
 	case err == nil: // it is used, with its ledger
-		err = moveIfThere(filepath.Join(dir, Ledger), filepath.Join(at, Ledger))
+		err = errors.Join(moveIfThere(filepath.Join(dir, Ledger), filepath.Join(at, Ledger)), os.RemoveAll(filepath.Join(at, Blob)))
 	case errors.Is(err, fs.ErrNotExist):
 		if err = moveIfThere(filepath.Join(dir, Ledger), filepath.Join(whole, Ledger)); err == nil {
 			err = move(at, whole)
@@ -189,6 +189,36 @@ func moveIfThere(to, from string) error {
 		return nil
 	}
 	return move(to, from)
+}
+
+// keepBodies links the bodies of the node into the folder of its store, if there is one, before
+// that is moved aside: the next start removes those that the copy does not name. Where a file
+// cannot have a second name it is copied.
+func keepBodies(dir string) error {
+	from, to := filepath.Join(dir, Blob), filepath.Join(dir, Store, Blob)
+	files, err := os.ReadDir(from)
+	if _, unused := engineOf(dir); unused != nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.MkdirAll(to, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !f.Type().IsRegular() {
+			continue
+		}
+		src, dst := filepath.Join(from, f.Name()), filepath.Join(to, f.Name())
+		if os.Link(src, dst) == nil {
+			continue
+		}
+		if err := copyFile(dst, src); err != nil {
+			return fmt.Errorf("keep the bodies of the old store: %w", err)
+		}
+	}
+	return errors.Join(disk.SyncDir(to), disk.SyncDir(filepath.Dir(to)))
 }
 
 // engineOfSnapshot returns the engine that wrote a snapshot, judging by its files.
@@ -355,7 +385,7 @@ func swapStore(dir string, now time.Time) (aside string, err error) {
 }
 
 // swapSteps are the steps of swapStore. After the first one the copy is complete; once the
-// old store, with its ledger in it, has left its place, the copy is used.
+// old store, with its ledger and bodies in it, has left its place, the copy is used.
 func swapSteps(dir, aside string) []func() error {
 	part, whole, at, ledger := filepath.Join(dir, restorePart), filepath.Join(dir, restoreDone), filepath.Join(dir, Store), filepath.Join(dir, Ledger)
 	_, err := os.Lstat(filepath.Join(part, Ledger))
@@ -368,6 +398,7 @@ func swapSteps(dir, aside string) []func() error {
 			}
 			return moveIfThere(filepath.Join(at, Ledger), ledger)
 		},
+		func() error { return keepBodies(dir) },
 		func() error { return move(aside, at) },
 		func() error { return moveIfThere(ledger, filepath.Join(whole, Ledger)) },
 		func() error { return move(at, whole) },

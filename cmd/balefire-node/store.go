@@ -224,9 +224,10 @@ func storeRestore(w *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore SNAPSHOT", Short: "Restore a snapshot as the store of a stopped node",
 		Long: `Check a snapshot and copy it to the store and the ledger of a stopped node. The
-old ones are moved aside, nothing is deleted. The node does not know then what
-it did after the snapshot: a task that may have run already is not started again
-but becomes a dead letter, and mail that has ended is delivered again.
+old ones are moved aside, with links to the bodies, nothing is deleted. The node
+does not know then what it did after the snapshot: a task that may have run
+already is not started again but becomes a dead letter, and mail that has ended
+is delivered again.
 Revocations are also stored next to the keys: a member that was revoked after
 the snapshot stays revoked.`,
 		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "a snapshot written by store snapshot"),
