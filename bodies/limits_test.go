@@ -237,6 +237,53 @@ func TestNothingIsTrustedAfterAFailedSync(t *testing.T) {
 	wantUsage(t, s, 0, 1)
 }
 
+// What an earlier receiver wrote may be in memory alone, after a sync that failed or never came:
+// it is synced before the object has its name.
+func TestOldEntriesAreSyncedBeforeTheName(t *testing.T) {
+	from := openStore(t, t.TempDir(), Config{})
+	ref := seal(t, from, random(1, 3*testChunk))
+	src := source(t, from, &ref)
+	all := pieces(t, src)
+	var fail error
+	s := openStore(t, t.TempDir(), Config{fault: func(op string) error {
+		if op == "sync" {
+			return fail
+		}
+		return nil
+	}})
+	in := receive(t, s, src.Manifest)
+	for _, p := range all {
+		if err := in.Put(p.index, p.chunk, p.path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(in.Sync(), in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	fail = syscall.EIO
+	if _, err := s.Receive(src.Manifest, Terms{}); !errors.Is(err, syscall.EIO) {
+		t.Errorf("received again while the disk fails: %v", err)
+	}
+	wantUsage(t, s, 0, 1)
+	fail = nil
+	in, err := s.receive(src.Manifest, Terms{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.file.WriteAt(make([]byte, entrySize), entryAt(&src.Manifest, 1)); err != nil { // it never came to the disk
+		t.Fatal(err)
+	}
+	if err := in.Commit(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("an object without one of its entries is named: %v", err)
+	}
+	in.Close()
+	in = receive(t, s, src.Manifest)
+	if err := errors.Join(in.Put(1, all[1].chunk, all[1].path), in.Commit()); err != nil || in.Durable() != 3 {
+		t.Errorf("%d chunks, %v", in.Durable(), err)
+	}
+	wantUsage(t, s, 1, 0)
+}
+
 // A Put that fails leaves no pin, and takes none from another with the same bytes.
 func TestFailedPutLeavesThePins(t *testing.T) {
 	fail := ""

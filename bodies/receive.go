@@ -34,6 +34,7 @@ type Incoming struct {
 	have     bitmap
 	received int     // chunks in have
 	durable  int     // of them, with an entry
+	old      bool    // some of the entries are of an earlier Incoming
 	pending  []entry // written, not synced
 	err      error   // once set, the content of the file after the last Sync is unknown
 	givenUp  bool    // the part goes when the Incoming ends
@@ -141,7 +142,7 @@ func (in *Incoming) open() (isNew bool, err error) {
 			in.have.set(e.index)
 			in.received++
 		}))
-		in.durable = in.received
+		in.durable, in.old = in.received, in.received > 0
 	} else {
 		err = in.file.Truncate(0)
 	}
@@ -252,6 +253,33 @@ func (in *Incoming) sync() error {
 	return nil
 }
 
+// syncOld makes the entries of an earlier Incoming durable: its last sync may have failed, or
+// never come, and a sync does not write again what an earlier one could not. in.mu is held.
+func (in *Incoming) syncOld() error {
+	if !in.old {
+		return nil
+	}
+	var failed error
+	m, left := &in.note.manifest, in.received
+	err := readEntries(in.file, m, func(e entry) {
+		left--
+		if failed == nil {
+			_, failed = in.file.WriteAt(e.append(nil), entryAt(m, e.index))
+		}
+	})
+	if err = errors.Join(err, failed); err == nil && left > 0 {
+		err = fmt.Errorf("%w: %d entries are missing", ErrDamaged, left)
+	}
+	if err == nil {
+		err = errors.Join(in.s.cfg.fault("sync"), in.file.Sync())
+	}
+	if err != nil {
+		in.err = err
+		return fmt.Errorf("sync body: %w", in.failed(err))
+	}
+	return nil
+}
+
 // failed translates the error of a write. On a full disk new work gives up its part: what
 // must be stored needs the space. in.mu is held.
 func (in *Incoming) failed(err error) error {
@@ -271,6 +299,9 @@ func (in *Incoming) Commit() error {
 		return fmt.Errorf("commit body: %d chunks are missing", missing)
 	}
 	if err := in.sync(); err != nil {
+		return err
+	}
+	if err := in.syncOld(); err != nil {
 		return err
 	}
 	err := in.end(in.rename)
