@@ -183,13 +183,17 @@ func (s *Store) unpin(name string) {
 }
 
 // Drop says that a record which referred to a file has ended: a sweep comes soon. Whether
-// another one refers to the file is for that to find out.
+// another one refers to the file is for that to find out; one that will soon has until then to
+// be written.
 func (s *Store) Drop(name string) {
 	if name == "" {
 		return
 	}
 	s.mu.Lock()
-	delete(s.held, name)
+	s.touch(name)
+	if until, ok := s.held[name]; ok {
+		s.held[name] = min(until, s.cfg.Clock.Mono()+sweepPause)
+	}
 	s.mu.Unlock()
 	s.wake()
 }

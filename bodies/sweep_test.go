@@ -279,6 +279,32 @@ func TestRunSweepsWhatWasDropped(t *testing.T) {
 	})
 }
 
+// A record that ends takes a file neither from a sweep in progress nor, at once, from another
+// record that is about to refer to it.
+func TestDropLeavesTimeForAnotherRecord(t *testing.T) {
+	m := clock.NewManual(time.Unix(1e9, 0))
+	s := openStore(t, t.TempDir(), Config{Clock: m.Clock()})
+	ref := seal(t, s, random(1, 10))
+	name := ref.Name.String()
+	s.Hold(name)
+	sweep(t, s, markFunc(func(func(string, proto.PeerID)) error {
+		s.Drop(name)
+		m.Advance(sweepPause)
+		return nil
+	}))
+	wantUsage(t, s, 1, 0)
+	if !s.Pin(name) {
+		t.Fatal("the body is gone")
+	}
+	s.Hold(name)
+	s.Drop(name)
+	sweep(t, s, records{})
+	wantUsage(t, s, 1, 0)
+	m.Advance(sweepPause)
+	sweep(t, s, records{})
+	wantUsage(t, s, 0, 0)
+}
+
 // A mark that fails removes nothing.
 func TestFailedMarkRemovesNothing(t *testing.T) {
 	s := openStore(t, t.TempDir(), Config{})

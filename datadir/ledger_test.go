@@ -262,14 +262,14 @@ func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
 				}
 			}
 			what := fmt.Sprintf("%d steps, ledger %v", steps, hasLedger)
-			r, err := Check(dir)
+			found, err := Check(dir)
 			switch {
 			case steps == 4 || steps == 5: // no store is in its place
 				if err == nil || !strings.Contains(err.Error(), "start the node") {
-					t.Errorf("%s: a check finds %+v, %v", what, r, err)
+					t.Errorf("%s: a check finds %+v, %v", what, found, err)
 				}
-			case err != nil || !r.Clean || r.MailRecords == 0 && steps < 4:
-				t.Errorf("%s: a check finds %+v, %v", what, r, err)
+			case err != nil || !found.Clean || found.MailRecords == 0 && steps < 4:
+				t.Errorf("%s: a check finds %+v, %v", what, found, err)
 			}
 			salvaged := filepath.Join(t.TempDir(), "new")
 			if r, err := Salvage(Config{Dir: dir}, salvaged, noMark); err != nil {
