@@ -67,6 +67,10 @@ func TestNoMessageStopsANode(t *testing.T) {
 var onStreams = map[string][]proto.MessageType{
 	proto.StreamChunk: {proto.TypeOffer, proto.TypeChunk, proto.TypeSync},
 	proto.StreamSync:  {proto.TypeSync, proto.TypeOffer},
+	proto.StreamLease: {
+		proto.TypeGranted, proto.TypeRenew, proto.TypeRenewed, proto.TypeRelease, proto.TypeReleased, proto.TypeStatus, proto.TypeStatusReply,
+		proto.TypeHandedOff, proto.TypeCommitted, proto.TypeWithdraw, proto.TypeGrant, proto.TypeQueues, proto.TypeData,
+	},
 	proto.StreamMail: {
 		proto.TypeBundle, proto.TypeBundled, proto.TypeOpen, proto.TypeOpened, proto.TypeDeliver, proto.TypeSettle, proto.TypeSettled, proto.TypeData,
 	},
@@ -111,7 +115,7 @@ func sendOnEachStream(t *testing.T, f *transporttest.Forger, n *Node) {
 	for _, stream := range slices.Sorted(maps.Keys(onStreams)) {
 		for _, typ := range onStreams[stream] {
 			sizes := []int{controlPadding, paddingSizes[0]}
-			if stream == proto.StreamChunk || stream == proto.StreamMail { // of larger frames
+			if slices.Contains([]string{proto.StreamChunk, proto.StreamMail, proto.StreamLease}, stream) { // of larger frames
 				sizes = paddingSizes[:2]
 			}
 			for _, size := range sizes {

@@ -39,7 +39,7 @@ type strangerFlood struct {
 var guessedProtocols = []protocol.ID{
 	"/meshsub/1.2.0", "/floodsub/1.0.0", "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop", "/libp2p/dcutr",
 	"/libp2p/autonat/2/dial-request", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0",
-	proto.StreamTask, proto.StreamChunk, proto.StreamSync, proto.StreamEcho,
+	proto.StreamTask, proto.StreamLease, proto.StreamChunk, proto.StreamSync, proto.StreamEcho,
 }
 
 // attack lets a host that is not a member connect repeatedly, open streams of every

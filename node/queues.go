@@ -13,10 +13,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// minLeases is how many leases of one home a node keeps however small limits.max_inbox is: one
-// whose tasks end at once may have so many before it hears which are over.
-const minLeases = 16_384
-
 // openQueues opens the shared queues.
 func (n *Node) openQueues() (err error) {
 	n.Queues, err = queue.Open(queue.Parts{
@@ -24,7 +20,7 @@ func (n *Node) openQueues() (err error) {
 		Tasks: queueTasks{n}, Bodies: n.transfers, Grants: n.transfers, Checks: n.frames.Checks, Self: n.member, Stopping: n.draining.Load,
 		Root: func() (*identity.Root, error) { return identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)) },
 	}, queue.Config{
-		MadeBy: n.cfg.Queues.MadeBy, MaxNames: n.cfg.Queues.MaxNames, MaxLeases: max(n.cfg.Limits.MaxInbox*4/3, minLeases), StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
+		MadeBy: n.cfg.Queues.MadeBy, MaxNames: n.cfg.Queues.MaxNames, MaxInbox: n.cfg.Limits.MaxInbox, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
 		Audit:       n.Audit.Record,
 		AuditSystem: n.Audit.RecordSystem,
 		Event:       n.Events.Add, Leaving: func(ctx context.Context) (int, error) { return n.Schedules.Leaving(ctx) },

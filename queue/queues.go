@@ -131,7 +131,7 @@ type GrantBodies interface {
 type Config struct {
 	MadeBy     []string      // members for whom this node, as an admin, signs the creation of a queue
 	MaxNames   int           // that it signs for one member; 0: the default of package ownership
-	MaxLeases  int           // of one other home that this node keeps; 0: the default of package ownership
+	MaxInbox   int           // how many tasks this node takes; with them goes how many leases of one other home it keeps
 	StallAfter time.Duration // without progress for this long, a run that reports it is stopped
 	Started    time.Time     // when this node started
 
@@ -146,6 +146,10 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
+// minLeases is how many leases of one home a node keeps however few tasks it takes: one whose tasks
+// end at once may have so many before it hears which are over.
+const minLeases = 16_384
+
 // Open returns the queues stored here. It starts nothing: see [Queues.Run]. Before that
 // [Queues.Connect] must be called.
 func Open(parts Parts, cfg Config) (*Queues, error) {
@@ -158,7 +162,7 @@ func Open(parts Parts, cfg Config) (*Queues, error) {
 	}, ownership.Settings{
 		Config: ownership.Config{
 			Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, MayBeHome: qs.mayBeHome,
-			MaxNames: cfg.MaxNames, MaxLeases: cfg.MaxLeases, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:]),
+			MaxNames: cfg.MaxNames, MaxLeases: max(cfg.MaxInbox*4/3, minLeases), StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:]),
 		},
 		Self: qs.self, Boot: parts.Outbox.Boot(), BootID: id,
 		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
