@@ -38,7 +38,9 @@ func Redact(argv []string, keep int) []string {
 			return append(out, fmt.Sprintf("… (%d more words)", len(argv)-i))
 		}
 		if i >= keep {
-			arg = Redacted
+			out = append(out, Redacted)
+			left -= len(Redacted) + 1
+			continue
 		}
 		out = append(out, cut(arg, left))
 		left -= len(arg) + 1

@@ -298,8 +298,12 @@ func TestEndIsWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, dir, cfg)
-	if info, err := os.Stat(path); err != nil || !info.ModTime().After(long.Add(time.Minute)) {
-		t.Errorf("written last at %v, %v", info.ModTime(), err)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.ModTime().After(long.Add(time.Minute)) {
+		t.Errorf("written last at %v", info.ModTime())
 	}
 	wantSound(t, dir)
 	wantTasks(t, dir, "t1")

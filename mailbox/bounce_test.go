@@ -78,7 +78,7 @@ func TestUnheardBounce(t *testing.T) {
 				f.kill("ceo", "", "hello")
 				synctest.Wait()
 				want, _, _ := strings.Cut(cause, " ")
-				if len(f.events) != 1 || f.events[0]["cause"] != want || f.events[0]["to"] != "boss" {
+				if len(f.events) != 1 || f.events[0]["cause"] != want || f.events[0]["to"] != "agent:boss@alpha" {
 					t.Errorf("events %v", f.events)
 				}
 			})

@@ -53,7 +53,11 @@ func (b *bounces) send(ctx context.Context, t mail.Bounce) {
 		b.report(origin, &l, t.To, why)
 		return
 	}
-	b.unheard(origin, &l, t.To, why)
+	to := t.To
+	if p, bad := b.target(t); bad.cause == "" {
+		to = p.text
+	}
+	b.unheard(origin, &l, to, why)
 }
 
 // An unheard is why no box takes a bounce; without a cause, one does.

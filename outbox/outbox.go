@@ -84,7 +84,7 @@ func (o *Outbox) backlogConfig() backlog.Config {
 		Found: o.found, Ended: o.endedTask,
 		Repair: o.repair,
 		Damaged: func(key []byte, err error) {
-			c.Logger.Error("a record of the outbox cannot be read; a task is INDETERMINATE now if the record of its start can be", "key", fmt.Sprintf("%x", key), "err", err)
+			c.Logger.Error("a record of the outbox cannot be read; a task is INDETERMINATE now if the record of its start can be read", "key", fmt.Sprintf("%x", key), "err", err)
 		},
 	}
 }

@@ -34,7 +34,7 @@ type requests struct {
 	mu        sync.Mutex
 	asked     map[proto.PeerID]*request
 	strangers map[proto.PeerID]bool   // strangers that were reported by an event
-	shown     map[proto.PeerID]string // the name with which a person was last shown a node; it outlives the request
+	shown     map[proto.PeerID]string // the name with which a person was first shown a node; it outlives the request
 }
 
 type request struct {
@@ -155,14 +155,17 @@ func (q *requests) find(ref string, now time.Time) (*request, error) {
 	return nil, fmt.Errorf("%w: no node asks to join with the code %.64q: run balefire-node join --lan on it (balefire-node peers pending)", wire.ErrNotFound, ref)
 }
 
-// show notes the name with which a person is shown a node.
+// show notes the name with which a person is shown a node. That person may not look again: a later
+// name does not replace it.
 func (q *requests) show(x *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.shown) >= maxShown {
 		clear(q.shown)
 	}
-	q.shown[x.peer] = x.Name
+	if _, ok := q.shown[x.peer]; !ok {
+		q.shown[x.peer] = x.Name
+	}
 }
 
 // checkShown returns an error if a person was shown x with another name.
@@ -170,7 +173,7 @@ func (q *requests) checkShown(x *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if name, ok := q.shown[x.peer]; ok && name != x.Name {
-		return fmt.Errorf("%w: the node %s was shown as %s and now asks for the name %s: look at it again (balefire-node peers pending), or give it a name with --name", wire.ErrRefused, x.Code, name, x.Name)
+		return fmt.Errorf("%w: the node %s was shown as %s and now asks for the name %s: compare its code again (balefire-node peers pending), and give it a name with --name", wire.ErrRefused, x.Code, name, x.Name)
 	}
 	return nil
 }
@@ -234,6 +237,7 @@ func (p *Pairing) requestJoin(ctx context.Context, from proto.PeerID, r *proto.J
 		return nil, fmt.Errorf("%d nodes are already asking to join: try again later", maxRequests)
 	case x.accepted == nil:
 		if x.Since.Equal(x.Last) {
+			p.requests.show(x)
 			p.Event(wire.EventJoinRequest, from, map[string]string{"name": x.Name, "code": x.Code})
 		}
 		return &proto.JoinReply{Pending: true}, nil

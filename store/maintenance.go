@@ -97,6 +97,7 @@ func (k *compactor) tick() {
 	k.batches = batches
 	if !k.s.Stats().CompactDue {
 		k.dueFor = 0
+		k.s.compacting.Store(nil)
 		return
 	}
 	k.dueFor += k.s.cfg.CompactEvery

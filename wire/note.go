@@ -226,7 +226,7 @@ const (
 	ProblemProgram         NoteCode = "no_program"       // its program is not there, or cannot be run: detail
 	ProblemRunAs           NoteCode = "run_as_refused"   // this node cannot run its program as its user: detail
 	ProblemHandler         NoteCode = "handler_refused"  // this node does not take its description, or not any more: detail
-	ProblemUnready         NoteCode = "not_started"      // nothing could be started: detail
+	ProblemUnready         NoteCode = "not_started"      // it cannot be called now: detail
 	ProblemForwardUnknown  NoteCode = "forward_unknown"  // the name of the box to which it forwards means nothing here: other (the box), detail
 	ProblemForwardMissing  NoteCode = "forward_missing"  // the box to which it forwards is not on this node: other (the box)
 	ProblemForwardRefused  NoteCode = "forward_refused"  // the box to which it forwards takes nothing now: other (the box), refusal, detail

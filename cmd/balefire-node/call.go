@@ -42,7 +42,7 @@ func (w *app) unanswered(err error, key, flag, list string) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	advice := fmt.Sprintf("before you repeat the command look whether it is there: %s; with %s it is stored once", list, flag)
+	advice := fmt.Sprintf("before you repeat the command look whether it is there: %s. With %s from the first time on a command can be repeated", list, flag)
 	if key != "" {
 		advice = fmt.Sprintf("repeat the command with the same %s: it is stored once", flag)
 	}

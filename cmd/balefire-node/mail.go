@@ -188,7 +188,7 @@ func (w *app) submitMail(cmd *cobra.Command, m wire.Mail) error {
 	start := w.clock.Mono()
 	s, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.SentMail, error) { return c.SendMail(ctx, m) })
 	if err != nil {
-		return w.unanswered(err, m.Dedupe, "--dedupe", "balefire-node mail ls, mail outgoing")
+		return w.unanswered(err, m.Dedupe, "--dedupe", "balefire-node mail history BOX here, or on the node of the box")
 	}
 	took := formatDuration(w.clock.Mono() - start)
 	switch {

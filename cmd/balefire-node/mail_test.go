@@ -689,7 +689,7 @@ func TestMailBounces(t *testing.T) {
 	bounced := wire.NodeEvent{Seq: 2, Time: testStart, Kind: wire.EventMailBounced, Peer: "laptop", Fields: map[string]string{"mail": testMailID, "to": "agent:boss", "cause": "no_box", "bounce": `{"cause":"expired"}`}}
 	n.Answer("GET /v1/events", wire.EventPage{Boot: testBoot, Items: []wire.NodeEvent{testEvent(1), bounced}, Next: 2})
 	code, out, _ := command(t, n, "mail", "bounces")
-	if says := "laptop        mail " + testMailID + " was not delivered, and agent:boss is not told: there is no such mailbox"; code != exitOK || strings.Count(out, "\n") != 2 || !strings.Contains(out, says) {
+	if says := "laptop        mail " + testMailID + " was not delivered, and agent:boss is not told: there is no such mailbox ("; code != exitOK || strings.Count(out, "\n") != 2 || !strings.Contains(out, says) {
 		t.Errorf("%d\n%s", code, out)
 	}
 	var page wire.EventPage

@@ -55,7 +55,7 @@ func (w *app) requestMail(cmd *cobra.Command, f *mailFlags, r *requestFlags, to 
 		return c.Request(ctx, wire.MailRequest{Mail: f.mail, ReplyFrom: r.from})
 	})
 	if err != nil {
-		return bounced(w.unanswered(err, f.mail.Dedupe, "--dedupe", "balefire-node mail ls, mail outgoing"))
+		return bounced(w.unanswered(err, f.mail.Dedupe, "--dedupe", "balefire-node mail history BOX here, or on the node of the box"))
 	}
 	known := ""
 	if sent.Known {

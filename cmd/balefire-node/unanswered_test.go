@@ -24,11 +24,11 @@ func TestSendWithoutAnAnswer(t *testing.T) {
 		n.Answer(route, silent)
 	}
 	for line, advice := range map[string]string{
-		"send laptop resize":                          "look whether it is there: balefire-node task ls; with --key it is stored once",
+		"send laptop resize":                          "look whether it is there: balefire-node task ls. With --key from the first time on",
 		"send laptop resize --key a":                  "repeat the command with the same --key: it is stored once",
-		"mail send agent:ceo hello":                   "with --dedupe it is stored once",
+		"mail send agent:ceo hello":                   "With --dedupe from the first time on",
 		"mail send agent:ceo hello --dedupe a":        "repeat the command with the same --dedupe",
-		"mail send agent:ceo hello --wait 1m":         "with --dedupe it is stored once",
+		"mail send agent:ceo hello --wait 1m":         "With --dedupe from the first time on",
 		"send laptop resize --wait --max-result 1KiB": "balefire-node task ls",
 	} {
 		code, out, errs := command(t, n, append(words(line), "--timeout", "50ms")...)

@@ -137,7 +137,7 @@ var bounceCauses = map[wire.BounceCause]string{
 	wire.BounceLoop:     "too many mails caused one another: a bounce might cause the next",
 	wire.BounceNoSender: "the mail names no sender",
 	wire.BounceNoName:   "no mailbox can have that name, or its node is not known",
-	wire.BounceNoBox:    "there is no such mailbox",
+	wire.BounceNoBox:    "there is no such mailbox (balefire-node mailbox add makes it at its node)",
 	wire.BounceFull:     "there is no room",
 	wire.BounceRefused:  "the mailbox refuses it",
 	wire.BounceFailed:   "it could not be sent",
@@ -148,6 +148,9 @@ func why(e wire.NodeEvent) string {
 	cause, code, detail := e.Fields["cause"], e.Fields["code"], e.Fields["detail"]
 	switch e.Kind {
 	case wire.EventMailUnproven:
+		if cause == string(wire.ReceiptUnsigned) {
+			return "its signature is not valid"
+		}
 		return Text(wire.Note{Code: wire.NoteCode(cause), NoteArgs: wire.NoteArgs{Detail: detail}})
 	case wire.EventMailBounced, wire.EventMailUntold:
 		said := []string{cmp.Or(bounceCauses[wire.BounceCause(cause)], cause), code, Plain(detail)}

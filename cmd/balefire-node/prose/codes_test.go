@@ -38,7 +38,8 @@ func codesPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Codes of causes, warnings, risks and events
 
-` + "`why`, `status`, `path`, `mesh summary` and `netcheck`" + ` state facts as a code with arguments: with ` + "`-o json`" + `, and in the API.
+` + "`why`, `status`, `path`, `mesh summary` and `netcheck`" + ` state facts as a code with arguments, and so do the field ` + "`problem`" + ` of handlers,
+mailboxes, subscriptions, schedules and receipts, and the causes of leases: with ` + "`-o json`" + `, and in the API.
 The codes are stable; the command line makes its sentences from them. After the colon are the arguments of each; the
 OpenAPI document describes them. Events are a kind with fields, of which one that is empty is absent.
 `)

@@ -315,7 +315,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.ProblemProgram:        say("its program cannot be run: {detail}", "install it, or correct exec of the handler"),
 	wire.ProblemRunAs:          say("this node cannot run its program as its user: {detail}", ""),
 	wire.ProblemHandler:        say("this node does not take it: {detail}", ""),
-	wire.ProblemUnready:        say("nothing could be started: {detail}", ""),
+	wire.ProblemUnready:        say("it cannot be called now: {detail}", ""),
 	wire.ProblemForwardUnknown: say("it forwards to {other}, which means nothing here: {detail}", ""),
 	wire.ProblemForwardMissing: func(a wire.NoteArgs) (string, string) {
 		return "it forwards to {other}, and there is no such box on this node", "balefire-node " + boxCommand("add", a.Other)
@@ -333,7 +333,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.ReceiptOtherFact:   say("the proof is of the fact {detail}", ""),
 	wire.ReceiptOtherTask:   say("the proof is about {what} {task}", ""),
 	wire.ReceiptOtherLetter: say("the proof is about the letter {detail}", ""),
-	wire.ReceiptNone:        say("its node has not signed that: it does not know any more which letter it took, or its version signs nothing", ""),
+	wire.ReceiptNone:        say("its node has signed nothing: it does not know any more which letter it took, or its version signs nothing", ""),
 
 	wire.NoteClockDoubted: say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
 	wire.NotePeerClock: func(a wire.NoteArgs) (string, string) {
@@ -348,7 +348,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteDrained:        say("this node is drained: it gets no new work from shared queues", "balefire-node drain --off"),
 	wire.NoteStopping:       say("this node is stopping: it takes no new work and waits for the end of what runs", ""),
 	wire.NoteStoreFailed:    say("the store has failed and is being reopened: {detail}", ""),
-	wire.NoteCompactFails:   say("the space of deleted records does not return to the disk: the store could not be compacted {count} times: {detail}", "free the space that a second copy of its live records needs (balefire-node store stats), then: balefire-node store compact"),
+	wire.NoteCompactFails:   say("the space of deleted records does not return to the disk: the store could not be compacted {count} times in a row: {detail}", "if the disk is full, free the space that a second copy of its live records needs (balefire-node store stats), then: balefire-node store compact"),
 	wire.NoteDiskFull:       say("new work is refused: the disk is below its reserve; results, ends and deletes still work", "free some space; balefire-node store stats shows how much"),
 	wire.NoteMemoryFull:     say("new work is refused: the store uses all the memory it may", "let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"),
 	wire.NoteHandlerProblem: say("handler {kind}: {problem}", ""),
