@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 )
 
 // SyncDir makes the names in dir durable: those of files that were created, renamed or
@@ -59,6 +60,7 @@ type Log interface {
 // Rewrite writes again what f has from offset from to offset to, whole pages of memory at a time, so
 // that the next sync of f writes it to the disk. After a sync that failed the system takes what is in
 // memory for what is on the disk, and reports no further error (LWN, "PostgreSQL's fsync() surprise", 2018).
+// Where that needs space, as on a file system that never overwrites, a full disk ends it without an error.
 func Rewrite(f Log, from, to int64) error {
 	from -= from % int64(os.Getpagesize())
 	b := make([]byte, min(max(to-from, 0), 256<<10))
@@ -67,7 +69,9 @@ func Rewrite(f Log, from, to int64) error {
 		if _, err := f.ReadAt(part, from); err != nil {
 			return err
 		}
-		if _, err := f.WriteAt(part, from); err != nil {
+		if _, err := f.WriteAt(part, from); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		from += int64(len(part))

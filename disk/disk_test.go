@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -54,6 +55,11 @@ func (r *recorder) WriteAt(b []byte, off int64) (int, error) {
 	return r.File.WriteAt(b, off)
 }
 
+// A fullLog has no space for any write.
+type fullLog struct{ *os.File }
+
+func (fullLog) WriteAt([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
+
 // TestRewrite: the range is written again from the beginning of its first page, unchanged.
 func TestRewrite(t *testing.T) {
 	page := int64(os.Getpagesize())
@@ -77,6 +83,9 @@ func TestRewrite(t *testing.T) {
 		if wrote := rec.to > 0; wrote != (r[0] < r[1]) || wrote && (rec.from != r[0]-r[0]%page || rec.to != r[1]) {
 			t.Errorf("%v: wrote from %d to %d", r, rec.from, rec.to)
 		}
+	}
+	if err := Rewrite(fullLog{f}, 0, 100*page); err != nil {
+		t.Errorf("on a full disk: %v", err)
 	}
 	if err := Rewrite(f, 99*page, 101*page); !errors.Is(err, io.EOF) {
 		t.Errorf("behind its end: %v", err)

@@ -193,6 +193,9 @@ func (l *Lane) unread(now box.Now, s *shipment, why error) {
 	}
 	if x, ok := l.b.spools.origin.Break(s.Box, s.Class, s.mails[s.read].Seq); ok {
 		l.b.endOver(now, []chain.Expiry{x}, damaged)
+		if t := l.b.spools.targets[s.Box]; t != nil {
+			t.chains[s.Class.Index()].failures = 0 // that was the cause, and the next one may be damaged too
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func (n *Node) relays() []proto.PeerID {
 		}
 		g, _ := n.gossip.Member(p.Peer)
 		gone := g.Status == gossip.Dead || g.Status == gossip.Left
-		all = append(all, relayCandidate{p.Peer, gone, g.Record.GetOpen(), n.net.Connected(p.Peer), n.net.RefusesToRelay(p.Peer)})
+		all = append(all, relayCandidate{p.Peer, gone, g.Record.GetOpen(), n.net.Connected(p.Peer), n.net.RefusesReservations(p.Peer)})
 	}
 	return eligibleRelays(all)
 }
@@ -108,7 +108,7 @@ type relayCandidate struct {
 	gone      bool // dead or stopped
 	open      bool // publicly reachable, as announced by the member
 	connected bool
-	refuses   bool // this node, or drops its circuits
+	refuses   bool // reservations of this node
 }
 
 // eligibleRelays leaves out members that are gone and, if this node is connected with some

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -12,13 +13,17 @@ import (
 // if another member could take it, otherwise for as long as that lasts. Its owner is not asked
 // meanwhile: it would answer that it does not have the lease.
 func TestGrantOnASlowLink(t *testing.T) {
-	for name, other := range map[string]bool{"one member": false, "another member has a free slot": true} {
+	for name, other := range map[string]bool{"one member": false, "another member has a free slot": true, "another member, and one task at a time": true} {
 		t.Run(name, func(t *testing.T) {
 			now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 			h := NewHome(homePeer, 100, Config{})
 			h.Begin(now)
 			h.SetActive(true, now)
-			h.SetQueue(func(*proto.QueueState) {}, now, "q")
+			h.SetQueue(func(q *proto.QueueState) {
+				if strings.Contains(name, "one task") {
+					q.Concurrency = 1
+				}
+			}, now, "q")
 			h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}}, now)
 			out := h.Add(Task{ID: proto.TaskID{1}, Queue: "q", Kind: "k", NotAfter: now.Wall + time.Hour.Milliseconds()}, now)
 			if other {

@@ -131,8 +131,9 @@ func (h *Home) DelayGrant(m *proto.Grant, now Now) {
 	if !ok || ts == nil || ts.epoch != k.epoch || !ts.leased() || ts.mem.acked {
 		return
 	}
-	other := func(c dispatch.Candidate) bool { return c.Peer != ts.owner }
-	if now.Mono < ts.mem.grantUntil || !slices.ContainsFunc(h.candidates(ts.mem.queue, ts), other) {
+	ts.mem.queue.refreshMembers(&h.members)
+	other := func(m *dispatch.Member) bool { return m.Peer != ts.owner && !m.Draining && ts.servedBy(m) }
+	if now.Mono < ts.mem.grantUntil || !slices.ContainsFunc(ts.mem.queue.members, other) {
 		ts.mem.leaseUntil = max(ts.mem.leaseUntil, now.Mono+h.period(ts))
 	}
 }

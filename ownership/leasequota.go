@@ -1,6 +1,10 @@
 package ownership
 
-import "github.com/balefire/balefire/proto"
+import (
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
 
 // A lease that is over is kept until its home says that no copy of its grant will come, and a
 // result until its home answers. A home that does neither would fill the memory and the store of
@@ -11,13 +15,17 @@ import "github.com/balefire/balefire/proto"
 const resultShare = 512
 
 // askAbove is how many leases of one home are kept before it is asked with each renewal which are
-// over, also when it has none left to renew.
-const askAbove = 1024
+// over, also when it has none left to renew; one that does not answer is asked every askAgain.
+const (
+	askAbove = 1024
+	askAgain = time.Minute
+)
 
 // askSettled asks the homes of many leases which of them are over: each Renewed says so.
 func (o *Owner) askSettled() {
 	for p, n := range o.leases {
-		if n >= askAbove {
+		open := o.openRenews[p]
+		if n >= askAbove && (len(open) == 0 || o.now.Boot-open[len(open)-1].sent >= askAgain) {
 			o.sendRenew(p, nil)
 		}
 	}

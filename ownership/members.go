@@ -122,9 +122,12 @@ func (q *queue) anyTakes(all *members) bool {
 // served reports whether a live member could run ts when it has a free slot.
 func (ts *taskState) served(all *members) bool {
 	ts.mem.queue.refreshMembers(all)
-	return slices.ContainsFunc(ts.mem.queue.members, func(m *dispatch.Member) bool {
-		return m.Alive && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire())
-	})
+	return slices.ContainsFunc(ts.mem.queue.members, ts.servedBy)
+}
+
+// servedBy reports whether m could run ts when it has a free slot.
+func (ts *taskState) servedBy(m *dispatch.Member) bool {
+	return m.Alive && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire())
 }
 
 // SetNode updates what is known about a node.

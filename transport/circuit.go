@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
@@ -158,28 +159,54 @@ func (*circuitDialer) Proxy() bool { return false }
 // Dial makes a circuit to p through a connected relay.
 func (c *circuitDialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (libtransport.CapableConn, error) {
 	ctx = network.WithNoDial(ctx, "the relay of a circuit")
-	var agreed time.Time
-	conn, err := c.Client.Dial(context.WithValue(ctx, agreedKey{}, &agreed), a, p)
+	var circuit agreement
+	conn, err := c.Client.Dial(context.WithValue(ctx, agreementKey{}, &circuit), a, p)
 	relay, ok := relayOf(a)
 	to, bad := fromLibp2p(p)
-	if ok && bad == nil && c.note != nil && (!agreed.IsZero() || errors.Is(err, network.ErrReset)) {
-		c.note(relay, to, err, !agreed.IsZero() && ctx.Err() != nil, time.Since(agreed))
+	agreed, gaveUp := !circuit.at.IsZero(), !circuit.at.IsZero() && ctx.Err() != nil
+	_, lost := errors.AsType[*network.ConnError](err) // the connection to the relay
+	slow := gaveUp && circuit.heard.Load()            // the peer has answered
+	if ok && bad == nil && c.note != nil && !lost && !slow && (agreed || errors.Is(err, network.ErrReset)) {
+		c.note(relay, to, err, gaveUp, time.Since(circuit.at))
 	}
 	return conn, err
 }
 
-// agreedKey is the key of the time at which the relay of a circuit agreed to it.
-type agreedKey struct{}
+// An agreement is when a relay agreed to a circuit, and whether anything has come over it.
+type agreement struct {
+	at    time.Time
+	heard atomic.Bool
+}
 
-// A circuitUpgrader sets that time.
+type agreementKey struct{}
+
+// A circuitUpgrader notes the agreement to a circuit.
 type circuitUpgrader struct{ libtransport.Upgrader }
 
 // Upgrade makes a connection of the circuit c.
 func (u circuitUpgrader) Upgrade(ctx context.Context, t libtransport.Transport, c manet.Conn, dir network.Direction, p peer.ID, scope network.ConnManagementScope) (libtransport.CapableConn, error) {
-	if agreed, ok := ctx.Value(agreedKey{}).(*time.Time); ok {
-		*agreed = time.Now()
+	if circuit, ok := ctx.Value(agreementKey{}).(*agreement); ok {
+		circuit.at = time.Now()
+		if stat, ok := c.(network.ConnStat); ok {
+			c = heardConn{c, stat, &circuit.heard}
+		}
 	}
 	return u.Upgrader.Upgrade(ctx, t, c, dir, p, scope)
+}
+
+// A heardConn notes that something has come over a circuit.
+type heardConn struct {
+	manet.Conn
+	network.ConnStat
+	heard *atomic.Bool
+}
+
+func (c heardConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.heard.Store(true)
+	}
+	return n, err
 }
 
 var _ libtransport.SkipResolver = (*circuitDialer)(nil)

@@ -11,11 +11,14 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// nameTime is how long a name server may take, and nameAgain for how long a name that could not be
-// resolved is not asked for again.
+// A name server has nameTime at first, and after each time that it was too slow twice as long, up to
+// maxNameTime: it may be the second one that the system asks. For nameAgain a name that could not be
+// resolved is not asked for again, and for nameMemory its failures count.
 const (
-	nameTime  = time.Second
-	nameAgain = 5 * time.Second
+	nameTime    = time.Second
+	maxNameTime = 8 * time.Second
+	nameAgain   = 5 * time.Second
+	nameMemory  = 5 * time.Minute
 )
 
 // A nameResolver resolves the names in addresses. libp2p resolves all names of a peer, one after the
@@ -29,8 +32,9 @@ type nameResolver struct {
 
 // A nameFailure is why a name could not be resolved.
 type nameFailure struct {
-	at  time.Time
-	why string
+	at   time.Time
+	why  string
+	slow int // how often in a row the name server was too slow
 }
 
 func newNameResolver(by network.MultiaddrDNSResolver) *nameResolver {
@@ -42,28 +46,46 @@ func (r *nameResolver) ResolveDNSComponent(ctx context.Context, a ma.Multiaddr, 
 	if why := r.failure(a); why != "" {
 		return nil, errors.New(why)
 	}
-	ctx, cancel := context.WithTimeout(ctx, nameTime)
+	ctx, cancel := context.WithTimeout(ctx, r.timeFor(a))
 	defer cancel()
 	found, err := r.MultiaddrDNSResolver.ResolveDNSComponent(ctx, a, limit)
 	switch {
 	case err == nil:
+		r.mu.Lock()
+		delete(r.failed, a[0].String())
+		r.mu.Unlock()
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		r.fail(a, "the name server does not answer in time")
+		r.fail(a, "the name server does not answer in time", 1)
 	case ctx.Err() == nil:
-		r.fail(a, "the name cannot be resolved")
+		r.fail(a, "the name cannot be resolved", 0)
 	}
 	return found, err
 }
 
-func (r *nameResolver) fail(a ma.Multiaddr, why string) {
+// timeFor returns how long the name that a begins with may take.
+func (r *nameResolver) timeFor(a ma.Multiaddr) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return min(nameTime<<r.failed[a[0].String()].slow, maxNameTime)
+}
+
+func (r *nameResolver) fail(a ma.Multiaddr, why string, slow int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, f := range r.failed {
-		if time.Since(f.at) >= nameAgain {
+		if time.Since(f.at) >= nameMemory {
 			delete(r.failed, name)
 		}
 	}
-	r.failed[a[0].String()] = nameFailure{time.Now(), why}
+	name := a[0].String()
+	r.failed[name] = nameFailure{time.Now(), why, min(r.failed[name].slow+slow, 8)}
+}
+
+// forget lets each name be asked for again at once: this machine's network has changed.
+func (r *nameResolver) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.failed)
 }
 
 // failure returns why the name that a begins with could not be resolved lately, or "".

@@ -49,6 +49,17 @@ func TestWrongNamesTakeLittleTime(t *testing.T) {
 			t.Error("a dial that succeeds has an error")
 		}
 		time.Sleep(nameAgain)
+		for _, want := range []time.Duration{2 * nameTime, 4 * nameTime, maxNameTime, maxNameTime} { // it may be the second one of the system
+			at := time.Now()
+			if _, err := r.ResolveDNSComponent(t.Context(), addrs[0], 9); err == nil || time.Since(at) != want {
+				t.Errorf("it took %v, want %v; %v", time.Since(at), want, err)
+			}
+			time.Sleep(nameAgain)
+		}
+		r.forget()
+		if at := time.Now(); r.failure(addrs[0]) != "" || r.timeFor(addrs[0]) != nameTime {
+			t.Errorf("after a change of the network, %v", time.Since(at))
+		}
 		if err := r.explain(errors.New("not reached"), addrs); err.Error() != "not reached" {
 			t.Errorf("later: %v", err)
 		}

@@ -83,6 +83,7 @@ func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.C
 func (t *Transport) addressesChanged() {
 	t.log.Info("the network of this machine changed", "addrs", addrStrings(t.ownAddrs()))
 	t.puncher.seen.networkChanged()
+	t.dialer.names.forget()
 	t.BroadcastHello()
 	t.peers.mu.Lock()
 	now := t.cfg.Clock.Mono()

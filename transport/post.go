@@ -21,6 +21,7 @@ const maxPosted = 4 << 20
 // Bounds of what is posted.
 const (
 	smallPost = 4 << 10         // of a message that shares a stream with those that are urgent
+	aroundIt  = 1 << 10         // more than a message has around its content
 	postDelay = time.Second     // a link is behind if a message waits for longer
 	postRest  = 2 * time.Second // it stays so after one has waited that long: the answer takes a while
 )
@@ -47,11 +48,11 @@ func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 	return nil
 }
 
-// Behind reports whether messages of this size wait for long on the link to p, and another
+// Behind reports whether messages with so many bytes of content wait for long on the link to p, and another
 // one, or a copy of one, would only wait behind them.
 func (t *Transport) Behind(p proto.PeerID, bytes int) bool {
 	l := t.linkTo(p)
-	return l != nil && l.laneFor(bytes <= smallPost).behind()
+	return l != nil && l.laneFor(bytes <= smallPost-aroundIt).behind()
 }
 
 // linkTo returns the current link to p; nil: none.

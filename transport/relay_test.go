@@ -75,7 +75,7 @@ func TestRefusingRelaysTakeNoPlace(t *testing.T) {
 				cfg.Relay = n.id > 0 && n.liar == nil
 				cfg.Relays = func() []proto.PeerID {
 					all := []proto.PeerID{simKeys(1).Peer(), simKeys(2).Peer(), simKeys(3).Peer()}
-					if leftOut && !n.RefusesToRelay(all[0]) {
+					if leftOut && !n.RefusesReservations(all[0]) {
 						return all[:1]
 					}
 					return all

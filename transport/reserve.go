@@ -321,10 +321,10 @@ func (r *reserver) reservations() map[proto.PeerID]*reservation {
 	return maps.Clone(r.held)
 }
 
-// RefusesToRelay reports whether a connected relay has refused reservations of this node, or not
-// answered, or dropped its circuits, several times in a row.
-func (t *Transport) RefusesToRelay(relay proto.PeerID) bool {
-	return t.reach.reserver.refuses(relay) || t.relays.drops(relay)
+// RefusesReservations reports whether a connected relay has refused reservations of this node, or not
+// answered, several times in a row.
+func (t *Transport) RefusesReservations(relay proto.PeerID) bool {
+	return t.reach.reserver.refuses(relay)
 }
 
 // Reservations returns the relays that accept connections for this node now.
