@@ -341,7 +341,7 @@ func TestHandoffThatIsRefused(t *testing.T) {
 			t.Errorf("after %v", took)
 		}
 		p.cut.Store(false)
-		time.Sleep(time.Minute) // the lease has lapsed
+		time.Sleep(2 * copyIdle) // the lease has lapsed, and what came of a copy is dropped
 		p.want(p.alpha, "agent:desk", "x")
 	})
 }
