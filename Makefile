@@ -1,7 +1,7 @@
 # balefire: see CONTRIBUTING.md for what each target is for.
 SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS    := -s -w -X main.linked=$(VERSION)
+LDFLAGS    := -funcalign 16 -s -w -X main.linked=$(VERSION)
 TOOL       := go tool -modfile=tools/go.mod
 LARGEST    := 42000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
