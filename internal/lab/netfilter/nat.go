@@ -29,9 +29,10 @@ const (
 // Translate makes the network that the calling thread is in a NAT router whose
 // outer interface is wan. Except as [AcceptingCone] it must also drop what was not asked for: else the
 // kernel notes an early packet of a peer as a connection with the router itself,
-// maps the answer to another port, and no hole can ever be punched.
+// maps the answer to another port, and no hole can ever be punched. And it must drop what does not
+// fit, such as a second SYN: else the router itself answers that with RST.
 func Translate(wan string, kind NAT) error {
-	refuse := []Rule{{Enters(wan), Unsolicited(), Unexposed(), Drop()}}
+	refuse := []Rule{{Enters(wan), Invalid(), Drop()}, {Enters(wan), Unsolicited(), Unexposed(), Drop()}}
 	t := Table{Family: IPv4, Name: "nat", Chains: []Chain{
 		{Name: "local", Hook: Input, Rules: refuse},
 		{Name: "pass", Hook: Forward, Rules: refuse},

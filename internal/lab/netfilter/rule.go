@@ -80,10 +80,16 @@ func Routable() Part {
 }
 
 // Unsolicited matches packets that do not belong to a known connection.
-func Unsolicited() Part {
-	const isNew = 1 << 3 // a bit of the state in the kernel's own byte order
+func Unsolicited() Part { return inState(1 << 3) }
+
+// Invalid matches packets that do not fit the state of their connection, of which the kernel
+// translates no address.
+func Invalid() Part { return inState(1 << 0) }
+
+// inState matches packets whose connection has this bit of the state, in the kernel's own byte order.
+func inState(bit uint32) Part {
 	return join(
-		connection(unix.NFT_CT_STATE, isNew),
+		connection(unix.NFT_CT_STATE, bit),
 		compare(unix.NFT_CMP_NEQ, make([]byte, 4)),
 	)
 }
