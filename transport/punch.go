@@ -109,7 +109,7 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 	head := min(punchDial/2, quicFirst+3*rtt)
 	waits := min(head/2, punchWait+2*rtt)
 	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.puncher.addrs(), isQUIC) {
-		return h.punch(ctx, pi, dials, why, waits)
+		return h.punch(ctx, pi, dials, why, 0)
 	}
 	first, cancel := context.WithTimeout(ctx, head)
 	allowTCP := h.puncher.dialer.quic.start(p)
@@ -119,14 +119,16 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return h.punch(ctx, pi, dials, why, waits)
+	return h.punch(ctx, pi, dials, why, 0)
 }
 
-// punch dials the addresses in the role that the NAT of this node asks for; while that is
-// unknown it does not dial at first, for so long.
+// punch dials the addresses in the role that the NAT of this node asks for. While that is
+// unknown it only opens its NAT at first, for so long; 0: for as long as it lasts. Over TCP both
+// sides dial in either role, and if both are clients the handshake of what they open fails.
+// What is left of it, in a NAT or as half of a connection, has the ports of the next attempt.
 func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string, waits time.Duration) error {
 	nat := h.puncher.nat()
-	if dials || nat == NATCone || nat == NATNone {
+	if dials || nat == NATCone || nat == NATNone || nat == NATUnknown && waits == 0 {
 		return h.Host.Connect(ctx, pi)
 	}
 	if nat == NATUnknown {
