@@ -208,7 +208,7 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	b := &Broker{
 		cfg: cfg, log: log, clocks: clocks{slept: cfg.Clock.Boot() - cfg.Clock.Mono()}, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
-		incoming: incoming{origins: map[proto.PeerID]uint32{}, parts: map[box.BoxID]int64{}, unknown: map[box.BoxID]int{}},
+		incoming: incoming{origins: map[proto.PeerID]uint32{}, bodies: map[arrivingBody]int{}, parts: map[box.BoxID]int64{}, unknown: map[box.BoxID]int{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, here: map[box.BoxID]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
 	b.queued.after = b.committed

@@ -13,12 +13,16 @@ import (
 // ErrNoBody means that the body of a mail is lost, here where it was sent.
 var ErrNoBody = errors.New("mail: the body is lost")
 
-// Objects calls yield with each body outside of its letter that a mail needs, and the node that
-// the mail came from; zero is this one. Before [Broker.Run] too.
+// Objects calls yield with each body outside of its letter that a mail needs, also one from another
+// node that is being written, and the node that the mail came from; zero is this one. Before
+// [Broker.Run] too.
 func (b *Broker) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
 	all := func() {
 		for name, origin := range b.state.Objects() {
 			yield(name, origin)
+		}
+		for o := range b.incoming.bodies {
+			yield(o.name, o.origin)
 		}
 	}
 	b.mu.Lock()

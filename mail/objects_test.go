@@ -201,3 +201,35 @@ func TestObjectsAreThoseOfLiveMail(t *testing.T) {
 		t.Errorf("%q is not needed", <-freed)
 	}
 }
+
+// TestBodiesOfArrivingMailAreNeeded checks that a sweep which comes while the disk writes a mail
+// spares its body, also if another mail with the same body has just ended.
+func TestBodiesOfArrivingMailAreNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, h := newFixture(t, Config{}), newFixture(t, Config{Self: homeID})
+		h.late = new(lateLog)
+		h.restart()
+		h.mailbox("agent:ceo")
+		o.forwardLarge('x')
+		m := o.bundle(o.lane(homeID))
+		h.late.hold()
+		for range 2 { // it is sent again meanwhile
+			if _, err := h.Arrive(originID, m, nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.objects(); got != "x" {
+				t.Errorf("while a mail is written its home needs %q, want x", got)
+			}
+		}
+		h.late.release()
+		synctest.Wait()
+		if got := h.objects(); got != "x" {
+			t.Errorf("then it needs %q, want x", got)
+		}
+		got, _ := h.next(h.read("agent:ceo", 1), 1)
+		h.settle("agent:ceo", got[0], box.Ack, proto.CodeOK)
+		if got := h.objects(); got != "" {
+			t.Errorf("after the mail has ended it needs %q", got)
+		}
+	})
+}

@@ -20,9 +20,30 @@ type incoming struct {
 	origins  map[proto.PeerID]uint32 // indexes of new origins
 	last     uint32                  // of those indexes
 	arrivals chain.Arrivals
+	bodies   map[arrivingBody]int   // outside of the letters of mails that the disk has not written yet
 	parts    map[box.BoxID]int64    // bytes of what copies of this start have besides their mails
 	unknown  map[box.BoxID]int      // bytes of numbers of chains that copies of this start have of nodes that were never a member, as far as is known
 	notes    map[proto.PeerID]int64 // bytes of the numbers of chains of boxes that came, by the homes that they came from
+}
+
+// An arrivingBody is the body of a mail that arrives, outside of its letter.
+type arrivingBody struct {
+	name   [32]byte // all zero: the letter has it
+	origin proto.PeerID
+}
+
+// keepBody notes that a mail with this body is being written.
+func (in *incoming) keepBody(o arrivingBody) {
+	if o.name != [32]byte{} {
+		in.bodies[o]++
+	}
+}
+
+// wrote ends keepBody: if the mail was taken, the state has the body.
+func (in *incoming) wrote(o arrivingBody) {
+	if in.bodies[o]--; in.bodies[o] <= 0 {
+		delete(in.bodies, o)
+	}
 }
 
 // Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that
@@ -108,6 +129,7 @@ type Arrival struct {
 type arrivingMail struct {
 	item   box.Numbered
 	letter []byte
+	body   arrivingBody
 	digest *[32]byte  // of the letter, if its sender wants a receipt
 	code   proto.Code // why it is not
 	detail string
@@ -151,6 +173,7 @@ func newArrival(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, erro
 		if err != nil {
 			return nil, err
 		}
+		x.body = arrivingBody{l.Object.Name, from}
 		if admit != nil {
 			x.code, x.detail = admit(a.chain.Box, &l)
 		}
@@ -237,9 +260,11 @@ func (b *Broker) arrive(now box.Now, a *Arrival) {
 		m.Origin = b.originOf(a.chain.Origin)
 		from := len(buf)
 		if x.code != proto.CodeOK {
+			x.body = arrivingBody{} // nobody needs it
 			buf = box.AppendSkip(buf, &box.Skip{Box: id, Origin: m.Origin, Chain: m.Chain, Number: it.N, Prev: it.Prev, NotAfter: it.NotAfter, Code: x.code})
 		} else {
 			buf = box.AppendMail(buf, m)
+			b.incoming.keepBody(x.body)
 		}
 		a.left++
 		b.incoming.arrivals.Queue(chain.Chain(a.chain), it)
@@ -272,6 +297,7 @@ func (x *arrivingMail) goesOn() bool {
 func (a *Arrival) written(i int, r box.Result, err error) {
 	r, err = outcome(r, err)
 	x := &a.mails[i]
+	a.b.incoming.wrote(x.body)
 	noted := err == nil && a.b.chains.Check(a.chain, x.item) == proto.CodeDuplicate
 	if err != nil {
 		a.err = err
