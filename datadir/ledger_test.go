@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -365,6 +366,29 @@ func TestCheckAndSalvageCoverTheLedger(t *testing.T) {
 		}
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("the old ledger: %v", err)
+		}
+	}
+}
+
+// A salvage that ends before the ledger is rebuilt leaves no store that a node would start with
+// as if no mail had been there, and one into a folder with a ledger changes nothing.
+func TestSalvageNamesTheStoreLast(t *testing.T) {
+	k := newKept(t, EngineNuts)
+	k.with(func(d *Dir) { k.add(d, true, "text 1") })
+	for name, inTheWay := range map[string]string{"the ledger cannot be made": Ledger, "there is a ledger": filepath.Join(Ledger, ownLedger)} {
+		to := t.TempDir()
+		path := filepath.Join(to, inTheWay)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("other"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Salvage(Config{Dir: k.cfg.Dir}, to, noMark); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(filepath.Join(to, Store)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: there is a store: %v", name, err)
+		}
+		if b, err := os.ReadFile(path); string(b) != "other" {
+			t.Errorf("%s: %q, %v", name, b, err)
 		}
 	}
 }

@@ -217,22 +217,26 @@ func Salvage(cfg Config, dst string, mark Marker) (Report, error) {
 		return Report{}, err
 	}
 	to := filepath.Join(dst, Store)
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return Report{}, fmt.Errorf("salvage into %s: %w", to, cmp.Or(err, fs.ErrExist))
+	for _, path := range []string{to, filepath.Join(dst, Ledger, ownLedger)} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return Report{}, fmt.Errorf("salvage into %s: %w", path, cmp.Or(err, fs.ErrExist))
+		}
 	}
 	part := filepath.Join(dst, restorePart) // what is not marked yet is no store
 	if err := os.RemoveAll(part); err != nil {
 		return Report{}, fmt.Errorf("salvage: %w", err)
 	}
 	r, err := salvageStore(cfg, part, name, mark)
+	if err == nil {
+		err = salvageLedger(cfg.Dir, dst, &r)
+	}
 	if err != nil {
 		return r, err
 	}
-	if err := move(to, part); err != nil {
+	if err := move(to, part); err != nil { // last: a folder with a store is whole
 		return r, fmt.Errorf("salvage: %w", err)
 	}
-	err = salvageLedger(cfg.Dir, dst, &r)
-	return r, err
+	return r, nil
 }
 
 // salvageStore copies what is readable to the folder part. A Pebble store is copied as it is,
