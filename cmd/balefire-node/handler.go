@@ -125,6 +125,11 @@ func handlerList(w *app) *cobra.Command {
 					t.row(h.Kind, h.Type, strings.Join(h.Allow, ","), h.Running, h.Waiting, h.OnCrash, strings.Join(h.Exec, " "), h.Profile, h.Timeout, h.MaxAttempts)
 				}
 				p.table(t)
+				for _, h := range hs {
+					if h.Problem != nil {
+						p.line("! the tasks of %s cannot be started: %s", h.Kind, prose.Line(*h.Problem))
+					}
+				}
 			}})
 		}),
 	}

@@ -72,3 +72,16 @@ func TestHandlerAddEndsWellOnceItIsAdded(t *testing.T) {
 		t.Errorf("output %q", said)
 	}
 }
+
+// The list says which tasks cannot be started, and why.
+func TestHandlerListNamesProblems(t *testing.T) {
+	n := newCannedNode()
+	n.Answer("GET /v1/handlers", wire.Page[wire.Handler]{Items: []wire.Handler{
+		{Kind: "count"},
+		{Kind: "report", Problem: &wire.Note{Code: wire.ProblemHandler, NoteArgs: wire.NoteArgs{Detail: "no program /opt/report"}}},
+	}})
+	code, out, errs := command(t, n, "handler", "ls")
+	if code != exitOK || !strings.Contains(out, "! the tasks of report cannot be started: ") || !strings.Contains(out, "no program /opt/report") || strings.Contains(out, "of count cannot") {
+		t.Errorf("%d, %q, %q", code, out, errs)
+	}
+}
