@@ -73,12 +73,19 @@ func TestPostsToAnOlderNode(t *testing.T) {
 // What no node sends on a lease stream costs the stream and counts as an offense.
 func TestBadLeaseFrames(t *testing.T) {
 	for i, bad := range [][]byte{frame(t, proto.TypeData, []byte("x")), frame(t, proto.TypeBundle, []byte("x")), frame(t, proto.TypePing, []byte("x")), {2, 0xff, 0xff}} {
-		b, a := start(t, 100, nil), start(t, byte(i+1), nil)
+		b := start(t, 100, nil)
+		a := start(t, byte(i+1), func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) }) // no second link takes the place of this stream
 		link(t, a, b)
+		eventually(t, "the lease stream of the link", func() bool { // the newest stream ends those before it
+			b.peers.mu.Lock()
+			defer b.peers.mu.Unlock()
+			return b.peers.get(a.Peer()).leases.endNewest != nil
+		})
 		if err := openRaw(t, a.peers.best(b.Peer()).raw, streamLease).ends(append(frame(t, proto.TypeRenew, []byte("x")), bad...)); isTimeout(err) {
 			t.Errorf("%x: the stream stays: %v", bad, err)
 		}
 		eventually(t, "the offense", func() bool { return testutil.ToFloat64(b.met.offenses.WithLabelValues("lease")) == 1 })
+		defer close(a.recv.hold)
 	}
 }
 
