@@ -75,6 +75,7 @@ func TestBadLeaseFrames(t *testing.T) {
 	for i, bad := range [][]byte{frame(t, proto.TypeData, []byte("x")), frame(t, proto.TypeBundle, []byte("x")), frame(t, proto.TypePing, []byte("x")), {2, 0xff, 0xff}} {
 		b := start(t, 100, nil)
 		a := start(t, byte(i+1), func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) }) // no second link takes the place of this stream
+		defer close(a.recv.hold)
 		link(t, a, b)
 		eventually(t, "the lease stream of the link", func() bool { // the newest stream ends those before it
 			b.peers.mu.Lock()
@@ -85,7 +86,6 @@ func TestBadLeaseFrames(t *testing.T) {
 			t.Errorf("%x: the stream stays: %v", bad, err)
 		}
 		eventually(t, "the offense", func() bool { return testutil.ToFloat64(b.met.offenses.WithLabelValues("lease")) == 1 })
-		defer close(a.recv.hold)
 	}
 }
 
