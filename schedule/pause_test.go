@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 // A lonelyNode is the home of every queue and takes tasks or not.
 type lonelyNode struct {
+	mu      sync.Mutex
 	refuses error // what it says to a task; nil: it takes it
 	tries   int
 	due     []string // the times of the tasks that were created
@@ -33,11 +35,20 @@ func (*lonelyNode) WasHome(string, proto.PeerID) bool { return false }
 func (*lonelyNode) CheckRequest(*wire.Request) error { return nil }
 
 func (n *lonelyNode) SubmitFor(_ context.Context, r wire.Request, _ [][]byte) (wire.Submitted, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.tries++; n.refuses != nil {
 		return wire.Submitted{}, n.refuses
 	}
 	n.due = append(n.due, r.Key[strings.LastIndexByte(r.Key, '/')+1:])
 	return wire.Submitted{ID: proto.NewTaskID(time.Now()).String()}, nil
+}
+
+// refuse sets what it says to tasks from now on.
+func (n *lonelyNode) refuse(why error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuses = why
 }
 
 // TestPauseEndsTheTriesOfADueTime pauses a schedule whose task cannot be created: it is not
@@ -88,7 +99,7 @@ func TestPauseEndsTheTriesOfADueTime(t *testing.T) {
 		}
 		problem(&wire.Note{Code: wire.ProblemScheduleRetried, NoteArgs: wire.NoteArgs{Detail: wire.ErrFull.Error()}})
 		pause(true)
-		n.refuses = nil
+		n.refuse(nil)
 		time.Sleep(25 * time.Minute)
 		synctest.Wait()
 		if v := pause(false); v.Skipped != 1 || v.Fired != 0 {
@@ -100,7 +111,7 @@ func TestPauseEndsTheTriesOfADueTime(t *testing.T) {
 			t.Errorf("tasks were created for %v, want %v", n.due, want)
 		}
 		problem(nil)
-		n.refuses = wire.ErrDenied
+		n.refuse(wire.ErrDenied)
 		time.Sleep(10 * time.Minute)
 		problem(&wire.Note{Code: wire.ProblemTaskRefused, NoteArgs: wire.NoteArgs{Detail: wire.ErrDenied.Error()}})
 	})
