@@ -62,9 +62,11 @@ func (n needs) Mark(refer func(name string, origin proto.PeerID)) error {
 
 func (needs) Awaits(proto.TaskID) bool { return false }
 
-// stored sweeps, and checks how many bodies are left.
+// stored sweeps, and checks how many bodies are left. What has ended has been told before: a sweep
+// spares a body of which it is told meanwhile.
 func (f *fixture) stored(want int) {
 	f.t.Helper()
+	synctest.Wait()
 	if _, err := f.objects.Sweep(f.t.Context(), needs{f}); err != nil {
 		f.t.Fatal(err)
 	}
