@@ -174,6 +174,36 @@ func TestRedial(t *testing.T) {
 	}
 }
 
+// TestMeetRelay checks which dials a new relay ends, or makes due.
+func TestMeetRelay(t *testing.T) {
+	const now = time.Hour
+	tests := []struct {
+		name string
+		d    redialState
+		ends bool
+		due  time.Duration // of the next attempt, afterwards
+	}{
+		{"it runs, and began without a relay", redialState{busy: true, blind: true, started: now - time.Second/10}, true, now},
+		{"it runs, through a relay", redialState{busy: true, started: now - time.Second/10, due: now + time.Minute}, false, now + time.Minute},
+		{"it waits for its turn", redialState{busy: true, waiting: true, blind: true, due: now + time.Minute}, false, now + time.Minute},
+		{"it failed without a relay", redialState{blind: true, due: now + time.Minute}, false, now + timing.Redial/2},
+		{"it failed without a relay, and is due", redialState{blind: true, due: now}, false, now},
+		{"it failed, through a relay", redialState{due: now + time.Minute}, false, now + time.Minute},
+	}
+	for _, tt := range tests {
+		d, ends := timing.meetRelay(tt.d, now, 0.5)
+		if ends {
+			d = timing.afterFailure(d, now, false, 0.999)
+		}
+		if ends != tt.ends || d.due != tt.due || d.blind {
+			t.Errorf("%s: ended %v, due %v after, blind %v; want %v, %v after", tt.name, ends, d.due-now, d.blind, tt.ends, tt.due-now)
+		}
+		if _, again := timing.meetRelay(d, now, 0.5); again {
+			t.Errorf("%s: another relay ends the next one", tt.name)
+		}
+	}
+}
+
 func TestLinkPause(t *testing.T) {
 	for i, want := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
 		if got := linkPause(i+1, 1); got != want {

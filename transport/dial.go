@@ -59,7 +59,9 @@ type redialState struct {
 	waiting bool          // it waits for its turn
 	urgent  bool          // work wants the next one
 	wanted  bool          // work, or another address, arrived during the attempt
-	cut     time.Duration // when work last ended an attempt; 0: never
+	failed  bool          // an attempt has failed
+	blind   bool          // the last attempt had no relay to go through
+	cut     time.Duration // when work, or a new relay, last ended an attempt; 0: never
 	missing time.Duration // since when, if an attempt has failed while others were heard; 0: none has
 }
 
@@ -88,7 +90,7 @@ func (t Timing) firstDial(now time.Duration, r float64) redialState {
 // not take dials by all.
 func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r float64) redialState {
 	d.tries++
-	d.busy = false
+	d.busy, d.failed = false, true
 	pause := min(t.MaxRedial, t.Redial<<min(d.tries-1, 16))
 	if !patient {
 		pause = min(pause, max(t.Redial, (now-d.lostAt)/30))
@@ -114,6 +116,21 @@ func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool)
 	if end = running && now-d.started >= shortDial && (d.cut == 0 || now-d.cut >= cutEvery); end {
 		d.cut = now
 	}
+	return d, end
+}
+
+// meetRelay returns the state of a peer when this node has a new relay. An attempt that had none to go
+// through is worth no more waiting: if it is running it is to be ended, for another one at once; if it
+// has failed the next one follows within Redial. r is random in [0, 1).
+func (t Timing) meetRelay(d redialState, now time.Duration, r float64) (_ redialState, end bool) {
+	switch {
+	case !d.blind:
+	case d.busy && !d.waiting:
+		d.wanted, d.cut, end = true, now, true
+	case !d.busy:
+		d.due = min(d.due, now+time.Duration(r*float64(t.Redial)))
+	}
+	d.blind = false
 	return d, end
 }
 
@@ -337,7 +354,7 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 		r.peers.mu.Unlock()
 		return context.Canceled
 	}
-	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, r.cfg.Clock.Mono()
+	n.dial.waiting, n.dial.urgent, n.dial.blind, n.dial.started = false, false, true, r.cfg.Clock.Mono()
 	last, asks := n.dial, n.dial.shouldAskDHT(r.cfg.Clock.Mono())
 	if last.tries > 0 && len(r.peers.conns) >= maxDials { // few, but long ones
 		least = longDial
@@ -347,8 +364,14 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 	}
 	r.peers.mu.Unlock()
 	c.Addrs = r.freshAddrs(ctx, c, asks)
+	circuits := r.dialer.relays.circuitsTo(c, last.failed)
+	if len(circuits) > 0 {
+		r.peers.mu.Lock()
+		r.peers.get(c.Peer).dial.blind = false
+		r.peers.mu.Unlock()
+	}
 	dialing, cancel := context.WithTimeout(ctx, max(least, last.timeout()))
-	err := r.dialer.connect(dialing, c, last.tries > 0)
+	err := r.dialer.connectThrough(dialing, c, circuits, last.failed)
 	late := dialing.Err()
 	cancel()
 	r.peers.mu.Lock()
@@ -421,6 +444,23 @@ func (r *redialer) mayReturn(p proto.PeerID) {
 	if !crowded {
 		r.want(p)
 	}
+}
+
+// meetRelay dials the peers that were dialed without a relay, if p, which is now connected, is one.
+func (r *redialer) meetRelay(p proto.PeerID) {
+	if !slices.Contains(r.dialer.relays.list(), p) {
+		return
+	}
+	r.peers.mu.Lock()
+	defer r.peers.mu.Unlock()
+	now := r.cfg.Clock.Mono()
+	for _, n := range r.peers.byID {
+		var end bool
+		if n.dial, end = r.cfg.Timing.meetRelay(n.dial, now, rand.Float64()); end && n.redial != nil {
+			n.redial.cancel()
+		}
+	}
+	notify(r.wake)
 }
 
 // Dial connects to p at one of addrs and returns after both hellos. It waits for Run. A

@@ -29,11 +29,15 @@ type dialer struct {
 	quic    quicPunches
 }
 
-// connect dials c and waits for the hello. failed: its plain addresses failed before.
+// connect dials c and waits for the hello. failed: a dial of it failed before.
 func (d *dialer) connect(ctx context.Context, c proto.Contact, failed bool) error {
+	return d.connectThrough(ctx, c, d.relays.circuitsTo(c, failed), failed)
+}
+
+// connectThrough is connect through circuits, the best first.
+func (d *dialer) connectThrough(ctx context.Context, c proto.Contact, circuits []ma.Multiaddr, failed bool) error {
 	d.peers.addDialing(c.Peer, 1)
 	defer d.peers.addDialing(c.Peer, -1)
-	circuits := d.relays.circuitsTo(c, failed)
 	if len(circuits) > 0 && !failed { // only the best relay, unless a dial failed
 		best, _ := relayOf(circuits[0])
 		circuits = slices.DeleteFunc(circuits, func(a ma.Multiaddr) bool { r, _ := relayOf(a); return r != best })

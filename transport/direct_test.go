@@ -90,6 +90,37 @@ func TestRestartedRelayServesAgain(t *testing.T) {
 	}
 }
 
+// TestPeerBehindNewRelay checks how soon two members behind NATs meet whose address books name no
+// relay: a dial that began, or failed, before there was a relay does not delay the one through it.
+func TestPeerBehindNewRelay(t *testing.T) {
+	for pause := time.Duration(0); pause < 3*time.Second; pause += 250 * time.Millisecond {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newReachSimWith(t, 3, transporttest.Symmetric, wan, func(n *simNode, cfg *transport.Config) {
+					if n.id == 0 && n.boot == 0 { // before any node runs
+						n.mesh.contact = func(i int, c *proto.Contact) {
+							if i < 2 {
+								c.Addrs = []string{"/ip4/1.0.200.1/udp/4001/quic-v1"}
+							}
+						}
+					}
+				})
+				defer m.close()
+				m.nodes[1].stop()
+				m.nodes[0].stop()
+				m.nodes[1].start()
+				time.Sleep(pause)
+				m.nodes[0].start()
+				met := m.await(20*time.Second, "first contact", func() bool { return m.nodes[1].Connected(m.nodes[0].Peer()) })
+				t.Logf("connected after %v", met)
+				if met > 2500*time.Millisecond {
+					t.Errorf("connected %v after the start, want at most 2.5s", met)
+				}
+			})
+		})
+	}
+}
+
 // TestDirectPathAfterFailedDials checks that a relayed connection becomes direct at once although
 // the addresses of the peer, behind a firewall, have been dialed without success before: the packets of
 // a handshake come ever more rarely, and a dial that joins an old one waits for the next.

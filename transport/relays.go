@@ -133,7 +133,8 @@ func (rs *relays) scoreVia(r, p proto.PeerID) float64 {
 }
 
 // circuitsTo returns the circuit addresses to try for c, best relay first. The relays
-// that c named come first; after a failure, connected members that relay are added.
+// that c named come first; if it named none connected members that relay are tried, and after a
+// failure all that relay are added.
 func (rs *relays) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 	named := slices.Clone(c.Relays)
 	announced := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
@@ -148,8 +149,11 @@ func (rs *relays) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 		}
 	}
 	relays := rs.rank(named, c.Peer)
-	if failed {
+	switch {
+	case failed:
 		relays = append(relays, rs.rank(rs.list(), c.Peer)...)
+	case len(relays) == 0:
+		relays = rs.rank(slices.DeleteFunc(rs.list(), func(r proto.PeerID) bool { return !rs.peers.connected(r) }), c.Peer)
 	}
 	// Dials through relays are sequential, and a dead relay takes long to fail: relays
 	// that are not connected are tried only if no other is.
