@@ -330,6 +330,7 @@ func TestCounted(t *testing.T) {
 		{"--- PASS: TestA (1.00s)\n    --- PASS: TestA/x (1.00s)\nPASS\nok  \tpkg\t1.0s\n", "1 passed"},
 		{"ok  \ta\t1.0s\nok  \tb\t1.0s\n", "2 passed"},
 		{"    a_test.go:1: counted: 3 cuts\n    a_test.go:1: counted: 4 cuts\n--- PASS: TestA (1.00s)\n", "1 passed; 3 cuts; 4 cuts"},
+		{"a: counted: 1 task\na: counted: 2 cuts\na: counted: 1 task\nok  \ta\t1.0s\n", "1 passed; 2 times: 1 task; 2 cuts"},
 	} {
 		if got := counted(tt.output); got != tt.want {
 			t.Errorf("%q is counted as %q, want %q", tt.output, got, tt.want)

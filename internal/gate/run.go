@@ -103,15 +103,25 @@ var (
 )
 
 // counted summarizes the output of a step: the counts that its tests report, and how many
-// tests or packages passed.
+// tests or packages passed. What several tests report alike stands there once.
 func counted(output string) string {
 	n := len(passed.FindAllString(output, -1))
 	if n == 0 {
 		n = len(oks.FindAllString(output, -1)) // the tests do not name themselves
 	}
 	all := []string{fmt.Sprintf("%d passed", n)}
+	times := make(map[string]int)
+	var different []string
 	for _, m := range counts.FindAllStringSubmatch(output, -1) {
-		all = append(all, m[1])
+		if times[m[1]]++; times[m[1]] == 1 {
+			different = append(different, m[1])
+		}
+	}
+	for _, what := range different {
+		if times[what] > 1 {
+			what = fmt.Sprintf("%d times: %s", times[what], what)
+		}
+		all = append(all, what)
 	}
 	return strings.Join(all, "; ")
 }
