@@ -40,22 +40,41 @@ type Piece struct {
 func (p *Piece) Letters() iter.Seq2[*proto.Letter, error] {
 	return func(yield func(*proto.Letter, error) bool) {
 		for _, rec := range p.Records {
-			if t, err := box.TypeOf(rec); err != nil || t != box.TypeMove {
+			l, _, err := largeLetter(rec)
+			if l == nil && err == nil {
 				continue
 			}
-			var l proto.Letter
-			m, err := box.MailOf(rec)
-			if err == nil {
-				l, err = proto.ParseLetter(m.Letter)
-			}
-			if err == nil && l.Object.IsZero() {
-				continue
-			}
-			if !yield(&l, err) || err != nil {
+			if !yield(l, err) || err != nil {
 				return
 			}
 		}
 	}
+}
+
+// largeLetter returns the letter of the mail of a record and the mail's origin there, if its body is not
+// in the letter; nil: it is, or the record is of no mail. The error is one of the packages box and proto.
+func largeLetter(rec []byte) (l *proto.Letter, origin uint32, err error) {
+	if t, err := box.TypeOf(rec); err != nil || t != box.TypeMove {
+		return nil, 0, nil //nolint:nilerr // what a piece may not have is refused by box.ForCopy
+	}
+	m, err := box.MailOf(rec)
+	if err != nil {
+		return nil, 0, err
+	}
+	letter, err := proto.ParseLetter(m.Letter)
+	if err != nil || letter.Object.IsZero() {
+		return nil, 0, err
+	}
+	return &letter, m.Origin, nil
+}
+
+// bodyOf returns the body of the mail of a record that [box.ForCopy] has read.
+func (p *Piece) bodyOf(rec []byte) arrivingBody {
+	l, origin, err := largeLetter(rec)
+	if l == nil || err != nil {
+		return arrivingBody{}
+	}
+	return arrivingBody{l.Object.Name, p.Origins[origin-1]}
 }
 
 // HandoverOf returns how far a box here, or a copy of it, is on its way; the zero value: it is not.
@@ -340,7 +359,12 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 				return
 			}
 			left++
-			b.queue(local, true, false, func(r box.Result, err error) { came(outcome(r, err)) })
+			body := p.bodyOf(rec)
+			b.incoming.keepBody(body)
+			b.queue(local, true, false, func(r box.Result, err error) {
+				b.incoming.wrote(body)
+				came(outcome(r, err))
+			})
 		}
 		came(box.Result{}, nil)
 	}); e != nil {

@@ -299,6 +299,41 @@ func TestBodiesOfAMove(t *testing.T) {
 	})
 }
 
+// TestBodiesOfAWrittenPieceAreNeeded checks that a sweep which comes while the disk writes a piece spares
+// the bodies of its mails.
+func TestBodiesOfAWrittenPieceAreNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handing{t: t, at: newFixture(t, Config{Self: originID}), to: newFixture(t, Config{Self: homeID}), name: "agent:ceo"}
+		h.to.late = new(lateLog)
+		h.to.restart()
+		h.at.mailbox(h.name)
+		if _, err := h.at.Send(t.Context(), []Item{{Box: h.name, Letter: h.at.letter("", large('a'))}}, false); err != nil {
+			t.Fatal(err)
+		}
+		steps := h.steps()
+		h.must(steps[:4])
+		h.to.late.hold()
+		added := make(chan error, 1)
+		go func() { added <- steps[4]() }()
+		synctest.Wait()
+		if got := h.to.objects(); !strings.HasPrefix(got, "a") {
+			t.Errorf("while the piece is written the copy needs %q, want a", got)
+		}
+		h.to.late.release()
+		if err := <-added; err != nil {
+			t.Fatal(err)
+		}
+		h.must(steps[5:])
+		if got := h.to.objects(); got != "a" {
+			t.Errorf("the new home needs %q, want a", got)
+		}
+		h.to.settle(h.name, h.to.first(h.name), box.Ack, proto.CodeOK)
+		if got := h.to.objects(); got != "" {
+			t.Errorf("after the mail has ended it needs %q", got)
+		}
+	})
+}
+
 // What was settled before a box is still is on disk and applied when it is.
 func TestSettledBeforeABoxIsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

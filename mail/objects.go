@@ -14,8 +14,8 @@ import (
 var ErrNoBody = errors.New("mail: the body is lost")
 
 // Objects calls yield with each body outside of its letter that a mail needs, also one from another
-// node that is being written, and the node that the mail came from; zero is this one. Before
-// [Broker.Run] too.
+// node, or of the copy of a box, that is being written, and the node that the mail came from; zero
+// is this one. Before [Broker.Run] too.
 func (b *Broker) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
 	all := func() {
 		for name, origin := range b.state.Objects() {
