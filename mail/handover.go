@@ -40,7 +40,7 @@ type Piece struct {
 func (p *Piece) Letters() iter.Seq2[*proto.Letter, error] {
 	return func(yield func(*proto.Letter, error) bool) {
 		for _, rec := range p.Records {
-			l, _, err := largeLetter(rec)
+			l, err := largeLetter(rec)
 			if l == nil && err == nil {
 				continue
 			}
@@ -51,30 +51,30 @@ func (p *Piece) Letters() iter.Seq2[*proto.Letter, error] {
 	}
 }
 
-// largeLetter returns the letter of the mail of a record and the mail's origin there, if its body is not
-// in the letter; nil: it is, or the record is of no mail. The error is one of the packages box and proto.
-func largeLetter(rec []byte) (l *proto.Letter, origin uint32, err error) {
+// largeLetter returns the letter of the mail of a record, if its body is not in the letter; nil: it is,
+// or the record is of no mail. The error is one of the packages box and proto.
+func largeLetter(rec []byte) (*proto.Letter, error) {
 	if t, err := box.TypeOf(rec); err != nil || t != box.TypeMove {
-		return nil, 0, nil //nolint:nilerr // what a piece may not have is refused by box.ForCopy
+		return nil, nil //nolint:nilerr,nilnil // what a piece may not have is refused by box.ForCopy
 	}
 	m, err := box.MailOf(rec)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	letter, err := proto.ParseLetter(m.Letter)
-	if err != nil || letter.Object.IsZero() {
-		return nil, 0, err
+	l, err := proto.ParseLetter(m.Letter)
+	if err != nil || l.Object.IsZero() {
+		return nil, err
 	}
-	return &letter, m.Origin, nil
+	return &l, nil
 }
 
-// bodyOf returns the body of the mail of a record that [box.ForCopy] has read.
-func (p *Piece) bodyOf(rec []byte) arrivingBody {
-	l, origin, err := largeLetter(rec)
+// bodyOf returns the body of the mail of a record for a copy, which came from origin.
+func bodyOf(rec []byte, origin proto.PeerID) arrivingBody {
+	l, err := largeLetter(rec)
 	if l == nil || err != nil {
 		return arrivingBody{}
 	}
-	return arrivingBody{l.Object.Name, p.Origins[origin-1]}
+	return arrivingBody{l.Object.Name, origin}
 }
 
 // HandoverOf returns how far a box here, or a copy of it, is on its way; the zero value: it is not.
@@ -348,18 +348,22 @@ func (b *Broker) AddToCopy(ctx context.Context, name string, id [16]byte, p *Pie
 			if rec = b.credible(now, at, rec); rec == nil {
 				continue
 			}
+			var origin proto.PeerID
 			local, e := box.ForCopy(rec, at, func(i uint32) (uint32, error) {
 				if i == 0 || int64(i) > int64(len(p.Origins)) || p.Origins[i-1].IsZero() {
 					return 0, fmt.Errorf("%w: origin %d", box.ErrBadRecord, i)
 				}
-				return b.copiedOrigin(p.Origins[i-1], s.Handover.Peer), nil
+				if origin = b.copiedOrigin(p.Origins[i-1], s.Handover.Peer); origin.IsZero() {
+					return 0, nil
+				}
+				return b.originOf(origin), nil
 			})
 			if e != nil {
 				came(box.Result{}, e)
 				return
 			}
 			left++
-			body := p.bodyOf(rec)
+			body := bodyOf(local, origin)
 			b.incoming.keepBody(body)
 			b.queue(local, true, false, func(r box.Result, err error) {
 				b.incoming.wrote(body)

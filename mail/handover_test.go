@@ -316,8 +316,15 @@ func TestBodiesOfAWrittenPieceAreNeeded(t *testing.T) {
 		added := make(chan error, 1)
 		go func() { added <- steps[4]() }()
 		synctest.Wait()
-		if got := h.to.objects(); !strings.HasPrefix(got, "a") {
+		if got := h.to.objects(); got != "a" {
 			t.Errorf("while the piece is written the copy needs %q, want a", got)
+		}
+		if err := h.to.Objects(t.Context(), func(_ [32]byte, origin proto.PeerID) {
+			if origin != originID {
+				t.Errorf("the body is said to come from %s, want the old home", origin)
+			}
+		}); err != nil {
+			t.Fatal(err)
 		}
 		h.to.late.release()
 		if err := <-added; err != nil {

@@ -67,17 +67,17 @@ func (b *Broker) chargeParts(id box.BoxID, home proto.PeerID, p *Piece) error {
 	return nil
 }
 
-// copiedOrigin returns the index of the node that a mail of a copy came from, as the old home says.
+// copiedOrigin returns the node that a mail of a copy came from, as the old home says; zero is this one.
 // Mail of this node is as if it had been sent here. One that never was a member, as far as is known,
 // is not noted: the mail is that of the old home.
-func (b *Broker) copiedOrigin(p, home proto.PeerID) uint32 {
+func (b *Broker) copiedOrigin(p, home proto.PeerID) proto.PeerID {
 	switch {
 	case p == b.cfg.Self:
-		return 0
+		return proto.PeerID{}
 	case b.cfg.Known != nil && !b.cfg.Known(p):
-		p = home
+		return home
 	}
-	return b.originOf(p)
+	return p
 }
 
 // chargeServed looks how much the numbers of chains take of boxes that came, by the homes that they
