@@ -184,6 +184,7 @@ func TestMeetRelay(t *testing.T) {
 		due  time.Duration // of the next attempt, afterwards
 	}{
 		{"it runs, and began without a relay", redialState{busy: true, blind: true, started: now - time.Second/10}, true, now},
+		{"it runs, and another one was ended a moment ago", redialState{busy: true, blind: true, started: now, cut: now - time.Second, due: now + time.Minute}, false, now + time.Minute},
 		{"it runs, through a relay", redialState{busy: true, started: now - time.Second/10, due: now + time.Minute}, false, now + time.Minute},
 		{"it waits for its turn", redialState{busy: true, waiting: true, blind: true, due: now + time.Minute}, false, now + time.Minute},
 		{"it failed without a relay", redialState{blind: true, due: now + time.Minute}, false, now + timing.Redial/2},
@@ -193,6 +194,9 @@ func TestMeetRelay(t *testing.T) {
 	for _, tt := range tests {
 		d, ends := timing.meetRelay(tt.d, now, 0.5)
 		if ends {
+			if !d.urgent {
+				t.Errorf("%s: the next one waits for its turn", tt.name)
+			}
 			d = timing.afterFailure(d, now, false, 0.999)
 		}
 		if ends != tt.ends || d.due != tt.due || d.blind {

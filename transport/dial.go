@@ -74,6 +74,9 @@ func (d redialState) absent(now time.Duration) bool {
 	return d.missing > 0 && now-d.missing >= absentAfter
 }
 
+// ended reports whether work, or a new relay, has ended the last attempt.
+func (d redialState) ended() bool { return d.cut > 0 && d.cut >= d.started }
+
 // firstDial returns the state of a peer whose connection was just lost. Even the first
 // attempt is delayed randomly, so that fifty nodes that lost the same link return one by
 // one (S46). r is random in [0, 1).
@@ -98,7 +101,7 @@ func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r f
 	if d.wanted { // there is work, or another address
 		d.wanted, d.tries, pause = false, 0, max(0, d.started+t.Redial-now)
 	}
-	if d.cut > 0 && d.cut >= d.started {
+	if d.ended() {
 		pause = 0
 	}
 	d.due = now + time.Duration((0.5+r)/1.5*float64(pause))
@@ -120,15 +123,16 @@ func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool)
 }
 
 // meetRelay returns the state of a peer when this node has a new relay. An attempt that had none to go
-// through is worth no more waiting: if it is running it is to be ended, for another one at once; if it
-// has failed the next one follows within Redial. r is random in [0, 1).
+// through is worth no more waiting: if it is running it is to be ended, for another one at once, but
+// not more often than for work; if it has failed the next one follows within Redial. r is random
+// in [0, 1).
 func (t Timing) meetRelay(d redialState, now time.Duration, r float64) (_ redialState, end bool) {
 	switch {
-	case !d.blind:
-	case d.busy && !d.waiting:
-		d.wanted, d.cut, end = true, now, true
+	case !d.blind || d.waiting:
 	case !d.busy:
 		d.due = min(d.due, now+time.Duration(r*float64(t.Redial)))
+	case d.cut == 0 || now-d.cut >= cutEvery:
+		d.wanted, d.urgent, d.cut, end = true, true, now, true
 	}
 	d.blind = false
 	return d, end
@@ -354,7 +358,7 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 		r.peers.mu.Unlock()
 		return context.Canceled
 	}
-	n.dial.waiting, n.dial.urgent, n.dial.blind, n.dial.started = false, false, true, r.cfg.Clock.Mono()
+	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, r.cfg.Clock.Mono()
 	last, asks := n.dial, n.dial.shouldAskDHT(r.cfg.Clock.Mono())
 	if last.tries > 0 && len(r.peers.conns) >= maxDials { // few, but long ones
 		least = longDial
@@ -364,12 +368,9 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 	}
 	r.peers.mu.Unlock()
 	c.Addrs = r.freshAddrs(ctx, c, asks)
+	r.setBlind(c.Peer, true) // before it is looked for relays: none that comes is missed
 	circuits := r.dialer.relays.circuitsTo(c, last.failed)
-	if len(circuits) > 0 {
-		r.peers.mu.Lock()
-		r.peers.get(c.Peer).dial.blind = false
-		r.peers.mu.Unlock()
-	}
+	r.setBlind(c.Peer, len(circuits) == 0)
 	dialing, cancel := context.WithTimeout(ctx, max(least, last.timeout()))
 	err := r.dialer.connectThrough(dialing, c, circuits, last.failed)
 	late := dialing.Err()
@@ -382,7 +383,7 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 		return nil
 	}
 	n.lastErr, n.failedAt = err, r.cfg.Clock.Now()
-	if n.dial.missing == 0 && r.peers.heardSince(n.dial.started) {
+	if n.dial.missing == 0 && !n.dial.ended() && r.peers.heardSince(n.dial.started) {
 		n.dial.missing = max(n.dial.lostAt, 1)
 	}
 	n.dial = r.cfg.Timing.afterFailure(n.dial, r.cfg.Clock.Mono(), len(r.peers.conns) >= maxDials, rand.Float64())
@@ -446,11 +447,8 @@ func (r *redialer) mayReturn(p proto.PeerID) {
 	}
 }
 
-// meetRelay dials the peers that were dialed without a relay, if p, which is now connected, is one.
-func (r *redialer) meetRelay(p proto.PeerID) {
-	if !slices.Contains(r.dialer.relays.list(), p) {
-		return
-	}
+// meetRelay dials the peers that were dialed without a relay: this node has a new one.
+func (r *redialer) meetRelay() {
 	r.peers.mu.Lock()
 	defer r.peers.mu.Unlock()
 	now := r.cfg.Clock.Mono()
@@ -461,6 +459,13 @@ func (r *redialer) meetRelay(p proto.PeerID) {
 		}
 	}
 	notify(r.wake)
+}
+
+// setBlind notes whether the attempt to reach p that begins has no relay to go through.
+func (r *redialer) setBlind(p proto.PeerID, blind bool) {
+	r.peers.mu.Lock()
+	defer r.peers.mu.Unlock()
+	r.peers.get(p).dial.blind = blind
 }
 
 // Dial connects to p at one of addrs and returns after both hellos. It waits for Run. A

@@ -91,16 +91,21 @@ func TestRestartedRelayServesAgain(t *testing.T) {
 }
 
 // TestPeerBehindNewRelay checks how soon two members behind NATs meet whose address books name no
-// relay: a dial that began, or failed, before there was a relay does not delay the one through it.
+// relay, or one that nobody knows: a dial that began, or failed, before there was a relay does not
+// delay the one through it.
 func TestPeerBehindNewRelay(t *testing.T) {
 	for pause := time.Duration(0); pause < 3*time.Second; pause += 250 * time.Millisecond {
+		var named []proto.PeerID
+		if pause%(500*time.Millisecond) == 0 {
+			named = []proto.PeerID{simKeys(99).Peer()}
+		}
 		t.Run(pause.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newReachSimWith(t, 3, transporttest.Symmetric, wan, func(n *simNode, cfg *transport.Config) {
 					if n.id == 0 && n.boot == 0 { // before any node runs
 						n.mesh.contact = func(i int, c *proto.Contact) {
 							if i < 2 {
-								c.Addrs = []string{"/ip4/1.0.200.1/udp/4001/quic-v1"}
+								c.Addrs, c.Relays = []string{"/ip4/1.0.200.1/udp/4001/quic-v1"}, named
 							}
 						}
 					}

@@ -37,7 +37,8 @@ func (t *Transport) build(gate Gate) {
 		cfg: t.cfg, log: t.log, met: t.met, group: t.group, peers: t.peers, rates: t.rates, recv: t.recv, chooser: t.chooser, update: t.updatePath,
 	}
 	reserver := &reserver{
-		self: t.self, gate: gate, cfg: t.cfg, log: t.log, met: t.met, peers: t.peers, relays: t.relays, emit: t.events.emit, changed: t.tellRelays,
+		self: t.self, gate: gate, cfg: t.cfg, log: t.log, met: t.met, peers: t.peers, relays: t.relays, emit: t.events.emit,
+		changed: t.tellRelays, granted: t.redialer.meetRelay,
 		wake: make(chan struct{}, 1), held: make(map[proto.PeerID]*reservation), refusing: make(map[proto.PeerID]bool),
 	}
 	t.reach = &reach{reserver: reserver, served: &relayCounters{total: t.met.relayed}}

@@ -70,9 +70,6 @@ func (t *Transport) join(n *peerState, c *conn) {
 	t.host.ConnManager().Protect(toLibp2p(n.peer), "member")
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Inc()
 	t.group.start(func(context.Context) { t.disc.host.announceMember(toLibp2p(c.peer)) })
-	if c.direct() {
-		t.group.start(func(context.Context) { t.redialer.meetRelay(c.peer) })
-	}
 	t.log.Info("connected", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
 	t.updatePath(n)
 	if !n.linking {

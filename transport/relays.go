@@ -133,8 +133,8 @@ func (rs *relays) scoreVia(r, p proto.PeerID) float64 {
 }
 
 // circuitsTo returns the circuit addresses to try for c, best relay first. The relays
-// that c named come first; if it named none connected members that relay are tried, and after a
-// failure all that relay are added.
+// that c named come first; after a failure all members that relay are added. Where that gives none,
+// connected relays are tried.
 func (rs *relays) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 	named := slices.Clone(c.Relays)
 	announced := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
@@ -149,18 +149,24 @@ func (rs *relays) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 		}
 	}
 	relays := rs.rank(named, c.Peer)
-	switch {
-	case failed:
+	if failed {
 		relays = append(relays, rs.rank(rs.list(), c.Peer)...)
-	case len(relays) == 0:
-		relays = rs.rank(slices.DeleteFunc(rs.list(), func(r proto.PeerID) bool { return !rs.peers.connected(r) }), c.Peer)
 	}
+	out := rs.circuits(relays, announced)
+	if len(out) == 0 && !failed {
+		out = rs.circuits(rs.rank(slices.DeleteFunc(rs.list(), func(r proto.PeerID) bool { return !rs.peers.connected(r) }), c.Peer), nil)
+	}
+	return out
+}
+
+// circuits returns circuit addresses through the best of relays, which are ranked. announced are those
+// that the peer announced.
+func (rs *relays) circuits(relays []proto.PeerID, announced map[proto.PeerID][]ma.Multiaddr) (out []ma.Multiaddr) {
 	// Dials through relays are sequential, and a dead relay takes long to fail: relays
 	// that are not connected are tried only if no other is.
 	if slices.ContainsFunc(relays, rs.peers.connected) {
 		relays = slices.DeleteFunc(relays, func(r proto.PeerID) bool { return !rs.peers.connected(r) })
 	}
-	var out []ma.Multiaddr
 	var seen []proto.PeerID
 	for _, r := range relays {
 		if slices.Contains(seen, r) || len(seen) == maxRelaysTried {

@@ -65,6 +65,7 @@ type reserver struct {
 	relays  *relays
 	emit    func(Event)
 	changed func() // tells peers that the relays have changed
+	granted func() // called when a further relay has granted a reservation
 
 	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses through the relays with a reservation
 	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
@@ -279,6 +280,7 @@ func (r *reserver) add(got reserved, now time.Duration) {
 		r.met.reservations.Inc()
 		r.log.Info("reserved", "relay", got.relay)
 		r.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
+		r.granted()
 	}
 	if changed {
 		r.changed()
