@@ -98,7 +98,7 @@ var situations = []situation{
 	{name: "interfaces with an MTU of 1280", build: smallInterfaces, end: overQUIC, within: 5 * time.Second},
 	{name: "an MTU of 1280 in the middle", build: behindTwo(1280, false), end: overQUIC, within: 5 * time.Second},
 	{name: "an MTU of 1280 in the middle without ICMP", brief: true, build: behindTwo(1280, true), end: overQUIC, within: 5 * time.Second},
-	{name: "two floors with an MTU of 1400 between them without ICMP", build: twoFloors, end: overQUIC, within: 5 * time.Second},
+	{name: "two wings with an MTU of 1400 between them without ICMP", build: twoWings, end: overQUIC, within: 5 * time.Second},
 	{name: "a new address three times in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: newAddresses},
 	{name: "a move behind two NATs in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: moveToTheCafe},
 }
@@ -302,11 +302,11 @@ func twoNATs(public *lab.Net) (provider, cafe *lab.Router) {
 	return provider, provider.LAN.Router("cafe", lab.Attachment{Addr: "100.64.0.9"}, "192.168.1.0/24", netfilter.Cone)
 }
 
-// twoFloors puts a and b into two private networks of one office, whose routers let everything pass
+// twoWings puts a and b into two private networks of one office, whose routers let everything pass
 // but packets that are too large for the cable between them, and tell nobody.
-func twoFloors(l *lab.Lab) *sides {
+func twoWings(l *lab.Lab) *sides {
 	s := homes(l, netfilter.Cone, netfilter.Cone)
-	floor := func(name, addr, lan, host string) *lab.Host {
+	wing := func(name, addr, lan, host string) *lab.Host {
 		r := s.office.LAN.Router(name, lab.Attachment{Addr: addr}, lan, netfilter.Firewall)
 		if err := r.Do(func() error { return netfilter.Replace(netfilter.Table{Family: netfilter.Inet, Name: "firewall"}) }); err != nil {
 			panic(err)
@@ -314,8 +314,8 @@ func twoFloors(l *lab.Lab) *sides {
 		r.Silence()
 		return r.LAN.Host(name+"-host", lab.Attachment{Addr: host})
 	}
-	s.a.host = floor("first", "192.168.1.11", "10.0.1.0/24", "10.0.1.2")
-	s.b.host = floor("second", "192.168.1.12", "10.0.2.0/24", "10.0.2.2")
+	s.a.host = wing("first", "192.168.1.11", "10.0.1.0/24", "10.0.1.2")
+	s.b.host = wing("second", "192.168.1.12", "10.0.2.0/24", "10.0.2.2")
 	s.office.LAN.MTU(1400)
 	return s
 }

@@ -204,6 +204,7 @@ func TestNotesOfServedBoxesAreBounded(t *testing.T) {
 		f.restart()
 		refusedWith(t, add(originID), proto.CodeFull)
 		time.Sleep(31 * 24 * time.Hour)
+		synctest.Wait()
 		if n := f.chains.home.Sizes()["agent:a"]; n > 3000*60 {
 			t.Errorf("notes of %d bytes are kept for good", n)
 		}
