@@ -97,26 +97,26 @@ func (n *Node) relays() []proto.PeerID {
 		}
 		g, _ := n.gossip.Member(p.Peer)
 		gone := g.Status == gossip.Dead || g.Status == gossip.Left
-		all = append(all, relayCandidate{p.Peer, gone, g.Record.GetOpen(), n.net.Connected(p.Peer), n.net.RefusesReservations(p.Peer)})
+		all = append(all, relayCandidate{p.Peer, gone, g.Record.GetOpen(), n.net.Direct(p.Peer), n.net.RefusesReservations(p.Peer)})
 	}
 	return eligibleRelays(all)
 }
 
 // A relayCandidate is a member with the role relay.
 type relayCandidate struct {
-	peer      proto.PeerID
-	gone      bool // dead or stopped
-	open      bool // publicly reachable, as announced by the member
-	connected bool
-	refuses   bool // reservations of this node
+	peer    proto.PeerID
+	gone    bool // dead or stopped
+	open    bool // publicly reachable, as announced by the member
+	direct  bool // connected, not through a relay
+	refuses bool // reservations of this node
 }
 
-// eligibleRelays leaves out members that are gone and, if this node is connected with some
+// eligibleRelays leaves out members that are gone and, if this node is connected directly with some
 // that are publicly reachable and do not refuse it, all that are not: a reservation at a
 // relay behind the same NAT would be useless. What a member announces of itself may be
 // wrong, or be true elsewhere only.
 func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
-	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && r.connected && !r.gone && !r.refuses })
+	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && r.direct && !r.gone && !r.refuses })
 	for _, r := range all {
 		if !r.gone && (r.open || !open) {
 			peers = append(peers, r.peer)
@@ -166,11 +166,7 @@ func (n *Node) publiclyReachable() bool {
 	if !n.mayRelay() {
 		return false
 	}
-	if len(n.cfg.Net.Announce) > 0 {
-		return true
-	}
-	r := n.net.Reach()
-	return r.NAT == transport.NATNone || len(r.Reachable)+len(r.Mapped) > 0
+	return len(n.cfg.Net.Announce) > 0 || n.net.Reach().Public
 }
 
 // netChanged handles transport events: changes in how peers are reached.

@@ -4,11 +4,13 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/route"
+	"github.com/balefire/balefire/transport/transporttest"
 )
 
 // A reservation at a relay behind the same NAT is useless.
@@ -20,11 +22,11 @@ func TestPublicRelaysComeFirst(t *testing.T) {
 		want []proto.PeerID
 	}{
 		{"no member is public", []relayCandidate{{peer: a}, {peer: b}}, []proto.PeerID{a, b}},
-		{"one member is public", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true}, {peer: c}}, []proto.PeerID{b}},
-		{"the public one is not connected", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{a, b, c}},
-		{"the public one is gone", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, gone: true}}, []proto.PeerID{a}},
-		{"the public one refuses", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, refuses: true}}, []proto.PeerID{a, b}},
-		{"one of two public ones refuses", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, refuses: true}, {peer: c, open: true, connected: true}}, []proto.PeerID{b, c}},
+		{"one member is public", []relayCandidate{{peer: a}, {peer: b, open: true, direct: true}, {peer: c}}, []proto.PeerID{b}},
+		{"the public one is not connected, or through a relay", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{a, b, c}},
+		{"the public one is gone", []relayCandidate{{peer: a}, {peer: b, open: true, direct: true, gone: true}}, []proto.PeerID{a}},
+		{"the public one refuses", []relayCandidate{{peer: a}, {peer: b, open: true, direct: true, refuses: true}}, []proto.PeerID{a, b}},
+		{"one of two public ones refuses", []relayCandidate{{peer: a}, {peer: b, open: true, direct: true, refuses: true}, {peer: c, open: true, direct: true}}, []proto.PeerID{b, c}},
 		{"nobody", nil, nil},
 	} {
 		if got := eligibleRelays(tt.all); !slices.Equal(got, tt.want) {
@@ -45,6 +47,18 @@ func TestAnnouncedAddressMakesANodePublic(t *testing.T) {
 	if a.ownRecord().Open != a.publiclyReachable() {
 		t.Error("a node announces something else than it believes")
 	}
+}
+
+// A relay announces from its start on that it can be dialed: others wait for that after its restart.
+func TestRelayIsOpenFromItsStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMesh(t, 1, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1})
+		defer w.close()
+		if n := w.nodes[0].node; !n.ownRecord().Open {
+			t.Errorf("not open: %+v", n.net.Reach())
+		}
+	})
 }
 
 // If one member is open, nobody asks the others for a reservation, so a node that does

@@ -111,12 +111,7 @@ func TestPeerBehindNewRelay(t *testing.T) {
 					}
 				})
 				defer m.close()
-				m.nodes[1].stop()
-				m.nodes[0].stop()
-				m.nodes[1].start()
-				time.Sleep(pause)
-				m.nodes[0].start()
-				met := m.await(20*time.Second, "first contact", func() bool { return m.nodes[1].Connected(m.nodes[0].Peer()) })
+				met := m.meetAgain(pause)
 				t.Logf("connected after %v", met)
 				if met > 2500*time.Millisecond {
 					t.Errorf("connected %v after the start, want at most 2.5s", met)
@@ -124,6 +119,17 @@ func TestPeerBehindNewRelay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// meetAgain restarts two nodes, node 0 so much later than node 1, and returns the time from its start
+// until they are connected.
+func (m *reachSim) meetAgain(pause time.Duration) time.Duration {
+	m.nodes[1].stop()
+	m.nodes[0].stop()
+	m.nodes[1].start()
+	time.Sleep(pause)
+	m.nodes[0].start()
+	return m.await(20*time.Second, "first contact", func() bool { return m.nodes[1].Connected(m.nodes[0].Peer()) })
 }
 
 // TestDirectPathAfterFailedDials checks that a relayed connection becomes direct at once although
@@ -147,12 +153,7 @@ func TestDirectPathAfterFailedDials(t *testing.T) {
 					}
 				})
 				defer m.close()
-				m.nodes[1].stop()
-				m.nodes[0].stop()
-				m.nodes[1].start()
-				time.Sleep(pause)
-				m.nodes[0].start()
-				met := m.await(20*time.Second, "first contact", func() bool { return m.nodes[1].Connected(m.nodes[0].Peer()) })
+				met := m.meetAgain(pause)
 				first := m.status(1, 0)
 				took := m.await(20*time.Second, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
 				t.Logf("connected after %v (%s), direct %v later", met, first.Path, took)

@@ -174,8 +174,10 @@ const (
 )
 
 // guessNAT infers the NAT from the UDP addresses that different peers see, or from the
-// TCP addresses if there are none. own are the addresses of this machine.
+// TCP addresses if there are none. own are the addresses of this machine. That neighbors see one of
+// these which is private, or of IPv6, tells nothing about a NAT that others see.
 func guessNAT(seen []Observation, own []netip.Addr) NAT {
+	var near, far bool // what peers see: an address of this machine, another one
 	for _, network := range []int{ma.P_UDP, ma.P_TCP} {
 		ports := make(map[string]bool)
 		observers := make(map[proto.PeerID]bool)
@@ -184,11 +186,16 @@ func guessNAT(seen []Observation, own []netip.Addr) NAT {
 			if !ok {
 				continue
 			}
-			if slices.Contains(own, ip) {
+			switch here := slices.Contains(own, ip); {
+			case here && isPublicIPv4(ip):
 				return NATNone
+			case here:
+				near = true
+			default:
+				far = true
+				ports[port] = true
+				observers[s.By] = true
 			}
-			ports[port] = true
-			observers[s.By] = true
 		}
 		switch {
 		case len(observers) < 2:
@@ -198,7 +205,16 @@ func guessNAT(seen []Observation, own []netip.Addr) NAT {
 			return NATSymmetric
 		}
 	}
+	if near && !far {
+		return NATNone
+	}
 	return NATUnknown
+}
+
+// isPublicIPv4 reports whether a can be reached from everywhere: no NAT has it inside.
+func isPublicIPv4(a netip.Addr) bool {
+	std, err := manet.FromIP(a.AsSlice())
+	return err == nil && a.Is4() && manet.IsPublicAddr(std)
 }
 
 // socketOf returns the address and port of s, if it uses this protocol.
@@ -219,15 +235,19 @@ func socketOf(s string, network int) (ip netip.Addr, port string, ok bool) {
 }
 
 // nat returns the apparent kind of NAT in front of this node.
-func (pu *puncher) nat() NAT {
-	var own []netip.Addr
-	if addrs, err := pu.host.Network().InterfaceListenAddresses(); err == nil {
-		for _, a := range addrs {
-			if std, err := manet.ToIP(a); err == nil {
-				ip, _ := netip.AddrFromSlice(std)
-				own = append(own, ip.Unmap())
-			}
+func (pu *puncher) nat() NAT { return guessNAT(pu.seen.list(), pu.own()) }
+
+// own returns the addresses of this machine at which this node listens.
+func (pu *puncher) own() (own []netip.Addr) {
+	addrs, err := pu.host.Network().InterfaceListenAddresses()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if std, err := manet.ToIP(a); err == nil {
+			ip, _ := netip.AddrFromSlice(std)
+			own = append(own, ip.Unmap())
 		}
 	}
-	return guessNAT(pu.seen.list(), own)
+	return own
 }

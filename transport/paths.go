@@ -2,6 +2,7 @@ package transport
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -127,6 +128,7 @@ type Reach struct {
 	Addrs        []string      // announced multiaddrs, including those through relays
 	Observed     []Observation // this node's addresses as seen by others
 	NAT          NAT
+	Public       bool // others can dial it, as far as it knows
 	Reservations []Reservation
 	Service      RelayService
 	Mapped       []string // addresses mapped by the router; empty: none, or not requested
@@ -161,7 +163,8 @@ func (t *Transport) Reach() Reach {
 			Circuits: int(t.reach.served.circuits.Load()), Bytes: t.reach.served.bytes.Load(),
 		},
 	}
-	r.NAT = t.puncher.nat()
+	own := t.puncher.own()
+	r.NAT = guessNAT(r.Observed, own)
 	held := t.reach.reserver.reservations()
 	var demand relayDemand
 	if len(held) > 0 { // gossip runs
@@ -183,5 +186,13 @@ func (t *Transport) Reach() Reach {
 		yes, no, _ := h.ConfirmedAddrs()
 		r.Reachable, r.Unreachable = addrStrings(yes), addrStrings(no)
 	}
+	r.Public = r.public(own)
 	return r
+}
+
+// public reports whether others can dial this node. Until a peer has seen its address, a public one of
+// IPv4 among those of this machine, own, decides: no NAT is in front of that.
+func (r *Reach) public(own []netip.Addr) bool {
+	unseen := len(r.Observed)+len(r.Unreachable) == 0
+	return r.NAT == NATNone || len(r.Reachable)+len(r.Mapped) > 0 || unseen && slices.ContainsFunc(own, isPublicIPv4)
 }

@@ -198,8 +198,8 @@ func TestRanker(t *testing.T) {
 }
 
 func TestGuessNAT(t *testing.T) {
-	p, q := newTestKeys(1).Peer(), newTestKeys(2).Peer()
-	own := []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("11.0.0.7")}
+	p, q, r := newTestKeys(1).Peer(), newTestKeys(2).Peer(), newTestKeys(3).Peer()
+	own := []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("11.0.0.7"), netip.MustParseAddr("2600::7")}
 	seen := func(by proto.PeerID, a string) Observation { return Observation{by, a} }
 	tests := []struct {
 		name string
@@ -211,6 +211,12 @@ func TestGuessNAT(t *testing.T) {
 		{"two observe the same port", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATCone},
 		{"two observe two ports", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/8/quic-v1")}, NATSymmetric},
 		{"one of our own addresses", []Observation{seen(p, "/ip4/11.0.0.7/udp/4001/quic-v1")}, NATNone},
+		{"a private one of our own", []Observation{seen(p, "/ip4/192.168.1.2/udp/4001/quic-v1")}, NATNone},
+		{"a private one by a neighbor, a NAT's by others", []Observation{seen(r, "/ip4/192.168.1.2/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/8/quic-v1")}, NATSymmetric},
+		{"a private one by a neighbor, a NAT's by one", []Observation{seen(r, "/ip4/192.168.1.2/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATUnknown},
+		{"a private one by a neighbor, a NAT's over TCP by others", []Observation{seen(r, "/ip4/192.168.1.2/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/tcp/9"), seen(q, "/ip4/11.0.0.1/tcp/9")}, NATCone},
+		{"one of IPv6, and a NAT's", []Observation{seen(r, "/ip6/2600::7/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATCone},
+		{"a public one, and that of a container's bridge", []Observation{seen(p, "/ip4/11.0.0.7/udp/9/quic-v1"), seen(q, "/ip4/172.17.0.1/udp/9/quic-v1"), seen(r, "/ip4/172.17.0.1/udp/8/quic-v1")}, NATNone},
 		{"TCP when there is no UDP", []Observation{seen(p, "/ip4/11.0.0.1/tcp/9"), seen(q, "/ip4/11.0.0.1/tcp/9")}, NATCone},
 		{"UDP counts before TCP", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/tcp/1"), seen(q, "/ip4/11.0.0.1/tcp/2")}, NATCone},
 		{"an invalid address", []Observation{seen(p, "x"), seen(q, "/dns4/a.example/udp/9")}, NATUnknown},
@@ -218,6 +224,33 @@ func TestGuessNAT(t *testing.T) {
 	for _, tt := range tests {
 		if got := guessNAT(tt.seen, own); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A relay that has just started says at once that others can dial it: nobody has seen it yet.
+func TestPublicAddressCountsUntilItIsSeen(t *testing.T) {
+	private, public, v6 := netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("11.0.0.7"), netip.MustParseAddr("2600::7")
+	some := []string{"/ip4/11.0.0.7/udp/4001/quic-v1"}
+	seen := []Observation{{newTestKeys(2).Peer(), "/ip4/11.0.0.9/udp/4001/quic-v1"}}
+	for _, tt := range []struct {
+		name  string
+		reach Reach
+		own   []netip.Addr
+		want  bool
+	}{
+		{"peers see an own address", Reach{NAT: NATNone, Observed: seen}, nil, true},
+		{"AutoNAT reached it", Reach{NAT: NATCone, Observed: seen, Reachable: some}, nil, true},
+		{"the router forwards a port", Reach{NAT: NATSymmetric, Observed: seen, Mapped: some}, nil, true},
+		{"nobody has seen it, its address is public", Reach{NAT: NATUnknown}, []netip.Addr{private, public}, true},
+		{"nobody has seen it, its address is private", Reach{NAT: NATUnknown}, []netip.Addr{private}, false},
+		{"nobody has seen it, that of its router is public", Reach{NAT: NATUnknown, Addrs: some}, []netip.Addr{private}, false},
+		{"nobody has seen it, it has IPv6, maybe behind a firewall", Reach{NAT: NATUnknown}, []netip.Addr{v6}, false},
+		{"it is seen at an address of another machine", Reach{NAT: NATUnknown, Observed: seen}, []netip.Addr{public}, false},
+		{"AutoNAT did not reach it", Reach{NAT: NATUnknown, Unreachable: some}, []netip.Addr{public}, false},
+	} {
+		if got := tt.reach.public(tt.own); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
 }

@@ -208,6 +208,12 @@ func (n *peerState) heard() (last time.Duration) {
 // Connected reports whether there is a verified connection to p.
 func (t *Transport) Connected(p proto.PeerID) bool { return t.peers.connected(p) }
 
+// Direct reports whether the best connection to p is verified and leads through no relay.
+func (t *Transport) Direct(p proto.PeerID) bool {
+	c := t.peers.best(p)
+	return c != nil && c.direct()
+}
+
 // ConnectedPeers returns the peers with a verified connection.
 func (t *Transport) ConnectedPeers() []proto.PeerID { return t.peers.connectedPeers() }
 

@@ -116,6 +116,21 @@ func (m *reachSim) lost(a, b int) (count int) {
 
 var wan = transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100}
 
+// A relay tells others from its start on that they can dial it.
+func TestRelayIsPublicFromItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newReachSim(t, 3, transporttest.Cone, wan)
+		defer m.close()
+		if r := m.nodes[2].Reach(); !r.Public || len(r.Observed) > 0 {
+			t.Errorf("public: %v, before any peer has seen its address %v", r.Public, r.Observed)
+		}
+		m.await(20*time.Second, "a reservation", func() bool { return len(m.nodes[0].Reservations()) > 0 })
+		if r := m.nodes[2].Reach(); !r.Public {
+			t.Errorf("with peers it is not public any more: %+v", r)
+		}
+	})
+}
+
 // TestPunch checks S41: two nodes behind NATs connect through a relay, work starts at
 // once, a direct path is established, and the work moves to it without loss.
 func TestPunch(t *testing.T) {
