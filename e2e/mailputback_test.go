@@ -70,6 +70,44 @@ func TestMailHomeIsPutBack(t *testing.T) {
 	}
 }
 
+// TestMailOriginIsPutBack puts the disk of a sender back to an older copy: what its box has taken since is
+// offered again and not delivered again, what the copy does not have is not sent again, and what is sent
+// then arrives (I21, I22).
+func TestMailOriginIsPutBack(t *testing.T) {
+	for _, how := range []string{"folder", "snapshot"} {
+		t.Run(how, func(t *testing.T) {
+			a, b := pair(t, config{engine: engines[0]})
+			b.openMailbox("desk", wire.SubscriptionSettings{})
+			send := func(text string) { a.mustSend(wire.Mail{To: "agent:desk@b", Dedupe: text, Body: []byte(text)}) }
+			send("before")
+			mailArrived(a, b, 2)
+			b.stop()
+			send("on its way")
+			putBack := a.copyForLater(t, how)
+			b.start()
+			mailArrived(a, b, 3)
+			send("since")
+			mailArrived(a, b, 4)
+			if got := bodies(b.drain("desk")); !slices.Equal(got, []string{"before", "on its way", "since"}) {
+				t.Fatalf("%q are read", got)
+			}
+			a.kill()
+			putBack()
+			a.until("what was on its way is taken again", a.hasSent)
+			send("after")
+			send("since") // with the dedupe key that the copy does not have
+			mailArrived(a, b, 5)
+			if got := bodies(b.drain("desk")); !slices.Equal(got, []string{"after"}) {
+				t.Errorf("I22: %q are read", got)
+			}
+			restarted(t, b)
+			if box := b.box("desk"); box.Waiting != 0 || box.Ended.Done != 4 {
+				t.Errorf("%d mails wait, and %+v", box.Waiting, box.Ended)
+			}
+		})
+	}
+}
+
 // mailArrived waits until the next mail of the box has a number, and its sender knows.
 func mailArrived(a, b *machine, next uint64) {
 	b.t.Helper()

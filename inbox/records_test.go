@@ -97,7 +97,7 @@ func TestText(t *testing.T) {
 }
 
 // TestLongHistoryFitsARecord checks that a task with many starts still fits, keeping the
-// first and the newest (I11).
+// first 4 and the newest 12 (I11).
 func TestLongHistoryFitsARecord(t *testing.T) {
 	r := &proto.Record{}
 	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10}
@@ -106,7 +106,7 @@ func TestLongHistoryFitsARecord(t *testing.T) {
 		res := &handler.Result{Outcome: handler.Retry, Code: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
 		limit.after(r, res, notStopped, 0).apply(r, res, at(2))
 	}
-	if len(r.History) != proto.MaxAttempts || r.History[0].Number != 1 || r.History[proto.MaxAttempts-1].Number != 100 || r.Attempts != 100 {
+	if len(r.History) != proto.MaxAttempts || r.History[0].Number != 1 || r.History[3].Number != 4 || r.History[4].Number != 89 || r.History[proto.MaxAttempts-1].Number != 100 || r.Attempts != 100 {
 		t.Errorf("history %v", r.History)
 	}
 	b, err := proto.Encode(nil, r)

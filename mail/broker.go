@@ -394,6 +394,7 @@ func (b *Broker) Run(ctx context.Context) error {
 // begin queues the record of the start.
 func (b *Broker) begin(ctx context.Context) {
 	b.saved = savedLog{at: b.cfg.Clock.Boot(), records: 1} // what was replayed
+	b.reports.bouncing = new(sync.WaitGroup)
 	b.state.Start(b.now(), b.cfg.Boot, &b.out)
 	b.propose(func(box.Result, error) { b.started = true })
 	now := b.now()
@@ -410,7 +411,7 @@ func (b *Broker) tick(ctx context.Context) {
 	b.tickSpools(now)
 	b.archiveDue(ctx, now)
 	if b.queued.len() == 0 {
-		b.checkpointDue()
+		b.checkpointDue(ctx)
 	}
 }
 
@@ -423,7 +424,7 @@ func (b *Broker) step(ctx context.Context) {
 	now := b.now()
 	for _, c := range commits {
 		if c.err == nil && c.index > b.last.Load() {
-			b.checkpointDue() // the batch before this one was applied to its end
+			b.checkpointDue(ctx) // the batch before this one was applied to its end
 		}
 		b.apply(c)
 	}

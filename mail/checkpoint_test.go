@@ -138,6 +138,45 @@ func TestNoCheckpointBetweenAnEndAndItsBounce(t *testing.T) {
 	})
 }
 
+// Checkpoints are written, and space is given back, also while senders are told all the time that their
+// mails were not delivered.
+func TestCheckpointsBesideSteadyBounces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var last chan struct{} // closed when the next sender is being told: one always is
+		f := newLateFixture(t, Config{CheckpointRecords: 1, Bounced: func(ctx context.Context, _ Bounce) {
+			told := make(chan struct{})
+			mu.Lock()
+			if last != nil {
+				close(last)
+			}
+			last = told
+			mu.Unlock()
+			select {
+			case <-told:
+			case <-ctx.Done():
+			}
+		}})
+		r := f.read("agent:ceo", 1)
+		for i := range 5 {
+			letter := f.letter("x", func(l *proto.Letter) { l.Sender = []byte("desk") })
+			if _, err := f.Send(t.Context(), []Item{{Box: "agent:ceo", Letter: letter}}, false); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := f.next(r, 1)
+			before := f.log.Stats()
+			if _, err := f.Settle(t.Context(), "agent:ceo", "", []Settlement{{Handle: got[0].Handle, Op: box.Final, Reason: "test"}}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * tickEvery)
+			synctest.Wait()
+			if after := f.log.Stats(); i > 0 && after.Checkpoint <= before.Checkpoint || after.Checkpoint > before.Last {
+				t.Errorf("end %d, at %d: the checkpoint at %d became one at %d", i, after.Last, before.Checkpoint, after.Checkpoint)
+			}
+		}
+	})
+}
+
 // A lateLog keeps its answers back while it is held.
 type lateLog struct {
 	*ledger.Ledger

@@ -48,7 +48,7 @@ func (b *Broker) nextOfSpace(now box.Now) (at int64) {
 		at = min(at, m.due)
 	}
 	switch {
-	case b.saved.running || b.reports.bouncing > 0 || b.saved.records == 0:
+	case b.saved.running || b.saved.records == 0:
 	case b.saved.records >= b.cfg.CheckpointRecords || b.saved.bytes >= b.cfg.CheckpointBytes:
 		at = min(at, now.Mono)
 	default:

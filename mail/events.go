@@ -55,7 +55,7 @@ type Event struct {
 // reports are what people and senders are told.
 type reports struct {
 	events
-	bouncing int // goroutines that tell senders; of the goroutine of Run, as what follows
+	bouncing *sync.WaitGroup // goroutines that tell senders of ends that no checkpoint has; of the goroutine of Run, as what follows
 	telling  telling
 }
 

@@ -26,8 +26,12 @@ const (
 // TypeDone is the type of a letter that tells a sender that its mail is DONE, as it asked for.
 const TypeDone = "balefire.done"
 
-// MaxBounce is more bytes than the body of any bounce has.
-const MaxBounce = 8 << 10
+// MaxBounce is more bytes than the body of any bounce has; one with more than maxBounceHeaders is made
+// without the headers of the mail.
+const (
+	MaxBounce        = 8 << 10
+	maxBounceHeaders = 4 << 10
+)
 
 // A Bounce is a letter to the sender of a mail that has ended.
 type Bounce struct {
@@ -55,10 +59,29 @@ type ended struct {
 	Key     string `json:"key,omitempty"`
 	Type    string `json:"type,omitempty"`
 	Body    []byte `json:"body,omitempty"` // its first KiB, if it is not DONE
+	*headers
 }
 
-// bounce tells the senders of mails that were not delivered. Until it has, no checkpoint is
-// written, so that a start after a crash finds the ends again.
+// headers are what else the letter of a mail had that was not delivered, if there is room for it.
+type headers struct {
+	Class       string            `json:"class,omitempty"`
+	Sender      string            `json:"sender,omitempty"`
+	ReplyTo     string            `json:"reply_to,omitempty"`
+	Dedupe      string            `json:"dedupe,omitempty"`
+	ContentType string            `json:"content_type,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+}
+
+func headersOf(l *proto.Letter) *headers {
+	h := &headers{Class: l.Class.Name(), Sender: string(l.Sender), ReplyTo: string(l.ReplyTo), Dedupe: string(l.Dedupe), ContentType: string(l.ContentType), Labels: map[string]string{}}
+	for name, value := range l.Labels.All() {
+		h.Labels[string(name)] = string(value)
+	}
+	return h
+}
+
+// bounce tells the senders of mails that were not delivered. Until it has, no checkpoint with
+// these ends is on disk, so that a start after a crash finds them again.
 func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	if b.cfg.Bounced == nil {
 		return
@@ -81,12 +104,13 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	if len(all) == 0 {
 		return
 	}
-	b.reports.bouncing++
+	told := b.reports.bouncing
+	told.Add(1)
 	b.waiting.Go(func() {
+		defer told.Done()
 		for _, t := range all {
 			b.cfg.Bounced(ctx, t)
 		}
-		b.do(func(box.Now) { b.reports.bouncing-- })
 	})
 }
 
@@ -116,12 +140,16 @@ func (b *Broker) bounceOf(name string, e box.End, rec []byte) (t Bounce, ok bool
 		typ, dedupe = TypeDone, fmt.Appendf(nil, "done:%s:%d:%d", l.ID, e.Box, e.Seq)
 		id = idNamed(l.Created, string(b.cfg.Self[:])+string(dedupe))
 	} else {
-		u.Body = l.Body[:min(len(l.Body), bounceBody)]
+		u.Body, u.headers = l.Body[:min(len(l.Body), bounceBody)], headersOf(&l)
 	}
 	if !l.FirstID.IsZero() {
 		u.FirstID = l.FirstID.String()
 	}
 	body, err := json.Marshal(u)
+	if len(body) > maxBounceHeaders {
+		u.headers = nil
+		body, err = json.Marshal(u)
+	}
 	if err != nil {
 		return t, false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +141,33 @@ func TestAPoolOutlivesItsPoison(t *testing.T) {
 		}
 		if most := box.MaxAbandons + 8; redelivered > most {
 			t.Errorf("%d mails were given once more, want at most %d", redelivered, most)
+		}
+	})
+}
+
+// A mail whose record is damaged is a dead letter when it is delivered, and those around it are read.
+func TestDamagedMailStopsNoReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("b")
+		f.mailbox("agent:local")
+		f.send("b", "first", "damaged", "last")
+		big := strings.Repeat("x", 60<<10)
+		for range 40 { // what is new is read from memory
+			f.send("agent:local", big)
+		}
+		damage(t, f.dir, "damaged")
+		s := f.read("b", 1)
+		for _, want := range []string{"first", "last"} {
+			got, bodies := f.next(s, 1)
+			if bodies[0] != want {
+				t.Fatalf("read %q, want %q", bodies, want)
+			}
+			f.settle("b", got[0], box.Ack, proto.CodeOK)
+		}
+		synctest.Wait()
+		if i := f.info("b"); i.EndedAs(box.Done) != 2 || i.EndedAs(box.Dead) != 1 || i.Waiting != 0 {
+			t.Errorf("%+v", i)
 		}
 	})
 }

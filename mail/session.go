@@ -143,7 +143,11 @@ func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byt
 			if left > 0 {
 				signal(s.ready)
 			}
-			return s.fetch(ctx, dst, buf)
+			before := len(dst)
+			if dst, buf, err = s.fetch(ctx, dst, buf); err != nil || len(dst) > before {
+				return dst, buf, err
+			}
+			continue
 		}
 		if err != nil {
 			return dst, buf, err
@@ -180,12 +184,13 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 	for _, d := range s.given {
 		from := len(buf)
 		out, err := s.b.readMail(ctx, box.Kept{Box: s.box, Seq: d.Handle.Seq, Place: d.Place, Length: d.Length}, buf)
-		if errors.Is(err, store.ErrNotFound) {
-			continue // it has ended meanwhile
-		}
 		var m box.Mail
 		if err == nil {
 			m, err = box.MailOf(out[from:len(out):len(out)])
+		}
+		if isDamage(err) {
+			s.unread(d.Handle, err)
+			continue
 		}
 		if err != nil {
 			return dst, buf, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
@@ -197,6 +202,18 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || d.Older, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, buf, nil
+}
+
+// unread makes a delivery whose record cannot be read a dead letter: all readers would stop at it. If the
+// mail is not there because it has ended meanwhile, that changes nothing.
+func (s *Session) unread(h box.Handle, why error) {
+	if !errors.Is(why, store.ErrNotFound) {
+		s.b.cfg.Logger.Error("a mail cannot be read: it is a dead letter", "box", s.name, "seq", h.Seq, "why", why)
+	}
+	_ = s.b.do(func(now box.Now) { // a broker that has stopped delivers it again
+		s.b.state.Settle(now, []box.Settlement{{Box: s.box, Sub: s.sub, Handle: h, Op: box.Final, Reason: recordDamaged}}, &s.b.out)
+		s.b.out.Settled = s.b.out.Settled[:0]
+	})
 }
 
 // AddCredit lets the session have n more unsettled deliveries.

@@ -433,7 +433,7 @@ func (n *simNode) checkpoint() {
 	n.step()
 	if n.queued.len() == 0 {
 		n.saved.records += 1 << 40
-		n.checkpointDue()
+		n.checkpointDue(n.s.ctx)
 		n.waiting.Wait()
 		n.step()
 	}

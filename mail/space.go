@@ -2,7 +2,9 @@ package mail
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,10 +61,11 @@ func (b *Broker) Space() (needed, moved int64) { return b.space.needed.Load(), b
 
 // checkpointDue writes a checkpoint in the background if one is due. The newest batch must
 // be applied to its end: a start replays the batches after it. The state is written to
-// memory first: meanwhile nothing is served.
-func (b *Broker) checkpointDue() {
+// memory first: meanwhile nothing is served. It goes to disk when the senders of the mails that have
+// ended in it were told; a broker that stops before leaves that to its next start.
+func (b *Broker) checkpointDue(ctx context.Context) {
 	now := b.cfg.Clock.Boot()
-	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.saved.records == 0 || b.last.Load() == b.saved.index {
+	if !b.started || b.saved.running || len(b.out.Bounces) > 0 || b.saved.records == 0 || b.last.Load() == b.saved.index {
 		return
 	}
 	if b.saved.records < b.cfg.CheckpointRecords && b.saved.bytes < b.cfg.CheckpointBytes && now-b.saved.at < b.cfg.CheckpointEvery {
@@ -77,7 +80,12 @@ func (b *Broker) checkpointDue() {
 	needed := b.neededBytes()
 	index, records, size := b.last.Load(), b.saved.records, b.saved.bytes
 	b.saved.running = true
+	told := b.reports.bouncing
+	b.reports.bouncing = new(sync.WaitGroup)
 	b.waiting.Go(func() {
+		if told.Wait(); ctx.Err() != nil {
+			return
+		}
 		err := b.save(index, image.Bytes())
 		var sparse map[uint64]bool
 		if err != nil {

@@ -112,12 +112,14 @@ func isDamage(err error) bool {
 	return errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrNotFound) || errors.Is(err, box.ErrBadRecord)
 }
 
+const recordDamaged = "its record on this node is damaged"
+
 // damaged returns how a mail of a spool ends whose record is damaged.
 func damaged(unheard bool) box.SpoolEnd {
 	if unheard {
 		return box.SpoolEnd{State: box.Dead, Cause: box.CauseUnheard, Reason: "its record on this node is damaged: it may have been delivered"}
 	}
-	return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: "its record on this node is damaged"}
+	return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: recordDamaged}
 }
 
 // endUnreadable makes the records that end what could not be read.
@@ -317,7 +319,9 @@ func (b *Broker) endOver(now box.Now, over []chain.Expiry, as func(unheard bool)
 
 // cancelUnsent ends at most limit mails of a spool that were never sent, the oldest first, and
 // returns how many.
-func (b *Broker) cancelUnsent(ctx context.Context, name string, limit int, reason string) (n int, err error) {
+func (b *Broker) cancelUnsent(ctx context.Context, name string, limit int, reason string) (int, error) {
+	var n int
+	var err error
 	done := make(chan struct{})
 	if err := b.do(func(now box.Now) {
 		held := b.spools.origin.HoldUnsent(name, limit)

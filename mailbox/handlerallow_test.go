@@ -43,9 +43,9 @@ func (f *fixture) denied(from ...string) {
 	}
 }
 
-// I17: what a mailbox takes from every member, bounces, which anybody can make up, starts its
-// handler only for those whom it allows. Nothing is lost: it is a dead letter.
-func TestForgedBounceStartsNoHandler(t *testing.T) {
+// I17: what a mailbox takes from every member, bounces and letters that a mail is DONE, which anybody
+// can make up, starts its handler only for those whom it allows. Nothing is lost: it is a dead letter.
+func TestForgedNoticeStartsNoHandler(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		var ran []string
 		f.programs.run = func(_ context.Context, r *handler.Run, _ string) *handler.Result {
@@ -55,16 +55,17 @@ func TestForgedBounceStartsNoHandler(t *testing.T) {
 		f.handle(wire.MailHandler{})
 		f.allow("peer:gamma")
 		f.arrives(f.beta, mail.TypeBounce)
+		f.arrives(f.beta, mail.TypeDone)
 		f.arrives(f.gamma, mail.TypeBounce)
 		synctest.Wait()
 		if strings.Join(ran, " ") != "gamma" {
 			t.Errorf("it ran for %q", ran)
 		}
-		f.denied("beta")
+		f.denied("beta", "beta")
 		retried, err := f.Redrive(t.Context(), "raw", "", wire.RedriveMail{})
 		f.must(err)
 		synctest.Wait()
-		if strings.Join(ran, " ") != "gamma alpha" {
+		if strings.Join(ran, " ") != "gamma alpha alpha" {
 			t.Errorf("with %s, which this node sent again, it ran for %q", asJSON(t, retried), ran)
 		}
 	})

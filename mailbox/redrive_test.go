@@ -266,7 +266,7 @@ func TestBounces(t *testing.T) {
 				f.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
 				f.topic("bounces", "all")
 				sent := f.mail("agent:ceo", strings.Repeat("x", 2000), func(m *wire.Mail) {
-					m.Type, m.Key, m.Correlation = "order", "order-7", "c-1"
+					m.Type, m.Key, m.Correlation, m.ContentType, m.Labels = "order", "order-7", "c-1", "text/plain", map[string]string{"region": "eu"}
 					if tt.change != nil {
 						tt.change(m)
 					}
@@ -293,7 +293,8 @@ func TestBounces(t *testing.T) {
 				}
 				m := got[0].Mail
 				if m.BounceOf != sent.ID || m.Type != "balefire.bounce" || m.Class != "high" || m.Correlation != "c-1" || m.Hops != 1 || m.From != "alpha" ||
-					!strings.Contains(string(m.Body), `"cause":"bounced","reason":"not me","id":"`+sent.ID+`","key":"order-7","type":"order"`) || len(m.Body) > 2000 {
+					!strings.Contains(string(m.Body), `"cause":"bounced","reason":"not me","id":"`+sent.ID+`","key":"order-7","type":"order"`) ||
+					!strings.Contains(string(m.Body), `"content_type":"text/plain","labels":{"region":"eu"}`) || len(m.Body) > 2000 {
 					t.Errorf("bounce %+v\n%s", m, m.Body)
 				}
 				// A bounce does not bounce itself.

@@ -200,7 +200,7 @@ func TestLargestBounce(t *testing.T) {
 		f.mailbox("ceo", nil)
 		f.mailbox("boss", nil)
 		f.mail("agent:ceo", strings.Repeat("x", 2000), func(m *wire.Mail) {
-			m.Sender, m.Key, m.Type = "boss", strings.Repeat("<", proto.MaxKey), strings.Repeat("<", proto.MaxLetterType)
+			m.Sender, m.Key, m.Type, m.Labels = "boss", strings.Repeat("<", proto.MaxKey), strings.Repeat("<", proto.MaxLetterType), map[string]string{"a": strings.Repeat("<", proto.MaxLabelValue)}
 		})
 		d, _ := f.lease("ceo", "", 1, 0)
 		f.settle("ceo", "", wire.SettleMail{Bounce: []wire.BouncedMail{{Lease: d[0].Lease, Reason: strings.Repeat("<", 256)}}})

@@ -255,7 +255,7 @@ func (f *fixture) arriveFrom(p proto.PeerID, name, typ string, size int) proto.C
 	l := &proto.Letter{
 		Class: proto.Normal, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Type: []byte(typ), Body: make([]byte, size),
 	}
-	if typ == mail.TypeBounce {
+	if typ == mail.TypeBounce || typ == mail.TypeDone {
 		l.BounceOf = proto.NewMailID(now)
 	}
 	raw, err := proto.AppendLetter(nil, l)

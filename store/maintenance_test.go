@@ -132,6 +132,11 @@ func TestReserve(t *testing.T) {
 		if err := s.Apply(t.Context(), putBatch("end", "v")); err != nil {
 			t.Errorf("a result below the reserve: %v", err)
 		}
+		remove := new(store.Batch)
+		remove.Delete(store.Inbox, []byte("end"))
+		if err := s.Apply(t.Context(), remove); err != nil {
+			t.Errorf("a delete below the reserve: %v", err)
+		}
 		broken.Store(true)
 		time.Sleep(5 * time.Second)
 		if !s.Full() {

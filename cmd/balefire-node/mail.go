@@ -59,6 +59,12 @@ func (f *mailFlags) add(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("dedupe", cobra.NoFileCompletions) // the flag exists; that of send has words
 }
 
+// ofTopic hides what a mail to a topic cannot ask for.
+func (f *mailFlags) ofTopic(c *cobra.Command) {
+	f.add(c)
+	_ = c.Flags().MarkHidden("notify") // it is refused with the reason
+}
+
 // read converts the flags to the mail.
 func (f *mailFlags) read(now time.Time) (err error) {
 	m := &f.mail

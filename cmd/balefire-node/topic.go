@@ -154,7 +154,7 @@ The body is a text, a file (@FILE), standard input (-) or empty.`,
 			return w.sendMail(cmd, &f, topicBox(args[0]), args[2:])
 		},
 	}
-	f.add(c)
+	f.ofTopic(c)
 	return c
 }
 

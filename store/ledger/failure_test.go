@@ -107,7 +107,7 @@ func TestOpenAfterAFailedSync(t *testing.T) {
 	}
 }
 
-// New work is refused while the disk has less than its reserve. What is no new work passes, in the same call too, and both pass when
+// I13: new work is refused while the disk has less than its reserve. What is no new work passes, in the same call too, and both pass when
 // there is room again.
 func TestFull(t *testing.T) {
 	var free atomic.Int64
