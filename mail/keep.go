@@ -363,7 +363,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
 			switch {
 			case err == nil:
 				t.From, t.Accepted, t.Letter = from, m.At, m.Letter
-			case isDamage(err):
+			case IsDamage(err):
 				t.Damage = err
 			default:
 				return nil, err

@@ -188,7 +188,7 @@ func (l *Lane) unread(now box.Now, s *shipment, why error) {
 	if t := l.b.spools.targets[s.Box]; err == nil && out.Box != "" && t != nil {
 		l.b.hold(now, t, s.Class, proto.CodeInternal, why.Error(), 0)
 	}
-	if !isDamage(why) {
+	if !IsDamage(why) {
 		return
 	}
 	if x, ok := l.b.spools.origin.Break(s.Box, s.Class, s.mails[s.read].Seq); ok {

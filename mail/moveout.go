@@ -114,7 +114,7 @@ func (b *Broker) movable(ctx context.Context, m *Moving) (id box.BoxID, kept []b
 func (b *Broker) movingLetters(ctx context.Context, m *Moving, kept []box.Kept) (out []Outgoing, seqs []uint64, err error) {
 	for _, k := range kept {
 		mail, from, err := b.MailOf(ctx, k)
-		if isDamage(err) {
+		if IsDamage(err) {
 			b.cfg.Logger.Warn("a mail cannot be sent on to the new home of its box", "box", m.Box, "seq", k.Seq, "why", err)
 			continue
 		}

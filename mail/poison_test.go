@@ -145,29 +145,47 @@ func TestAPoolOutlivesItsPoison(t *testing.T) {
 	})
 }
 
-// A mail whose record is damaged is a dead letter when it is delivered, and those around it are read.
+// A mail whose record is damaged is a dead letter when it is delivered, and those around it are read, by one
+// reader each: what came behind it in the same delivery is delivered again.
 func TestDamagedMailStopsNoReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, Config{})
-		f.mailbox("b")
-		f.mailbox("agent:local")
-		f.send("b", "first", "damaged", "last")
-		big := strings.Repeat("x", 60<<10)
-		for range 40 { // what is new is read from memory
-			f.send("agent:local", big)
-		}
-		damage(t, f.dir, "damaged")
-		s := f.read("b", 1)
-		for _, want := range []string{"first", "last"} {
-			got, bodies := f.next(s, 1)
-			if bodies[0] != want {
-				t.Fatalf("read %q, want %q", bodies, want)
-			}
-			f.settle("b", got[0], box.Ack, proto.CodeOK)
-		}
-		synctest.Wait()
-		if i := f.info("b"); i.EndedAs(box.Done) != 2 || i.EndedAs(box.Dead) != 1 || i.Waiting != 0 {
-			t.Errorf("%+v", i)
-		}
-	})
+	for _, tt := range []struct {
+		name   string
+		credit int
+		key    string
+	}{{"one at a time", 1, ""}, {"all at once", 8, ""}, {"of one key at once", 8, "k"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, Config{})
+				f.mailbox("b")
+				if err := f.SetSub(t.Context(), "b", box.SubSettings{KeyBatch: 4}, box.Start{}); err != nil {
+					t.Fatal(err)
+				}
+				f.mailbox("agent:local")
+				var items []Item
+				for _, body := range []string{"first", "damaged", "next", "last"} {
+					items = append(items, Item{Box: "b", Letter: f.letter(body, func(l *proto.Letter) { l.Key = []byte(tt.key) })})
+				}
+				if _, err := f.Send(t.Context(), items, false); err != nil {
+					t.Fatal(err)
+				}
+				big := strings.Repeat("x", 60<<10)
+				for range 40 { // what is new is read from memory
+					f.send("agent:local", big)
+				}
+				damage(t, f.dir, "damaged")
+				s := f.read("b", tt.credit)
+				for _, want := range []string{"first", "next", "last"} {
+					got, bodies := f.next(s, 1)
+					if bodies[0] != want || got[0].Attempt != 1 {
+						t.Fatalf("attempt %d of %q, want %q", got[0].Attempt, bodies, want)
+					}
+					f.settle("b", got[0], box.Ack, proto.CodeOK)
+				}
+				synctest.Wait()
+				if i := f.info("b"); i.EndedAs(box.Done) != 3 || i.EndedAs(box.Dead) != 1 || i.Waiting != 0 {
+					t.Errorf("%+v", i)
+				}
+			})
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,7 +125,8 @@ func (b *Broker) end(x *box.Session, err error) {
 // maxNext bounds the bytes of the records of one call of Next, unless it is a single one.
 const maxNext = 1 << 20
 
-// Next waits for mail and returns at most n deliveries, fewer if they are large. The letters of one
+// Next waits for mail and returns at most n deliveries, fewer if they are large, or none if what was
+// delivered has ended or cannot be read. The letters of one
 // call stay valid. One goroutine calls it. The error is that of ctx, ErrStopped or ErrGone.
 func (s *Session) Next(ctx context.Context, n int) ([]Delivery, error) {
 	given, _, err := s.NextInto(ctx, n, nil, nil)
@@ -143,11 +145,7 @@ func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byt
 			if left > 0 {
 				signal(s.ready)
 			}
-			before := len(dst)
-			if dst, buf, err = s.fetch(ctx, dst, buf); err != nil || len(dst) > before {
-				return dst, buf, err
-			}
-			continue
+			return s.fetch(ctx, dst, buf)
 		}
 		if err != nil {
 			return dst, buf, err
@@ -181,16 +179,18 @@ func (s *Session) take(n int) {
 // fetch reads the letters of the deliveries in given.
 func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
 	mono, now := s.b.cfg.Clock.Boot().Milliseconds(), s.b.cfg.Clock.Now().UnixMilli()
-	for _, d := range s.given {
+	for i, d := range s.given {
 		from := len(buf)
 		out, err := s.b.readMail(ctx, box.Kept{Box: s.box, Seq: d.Handle.Seq, Place: d.Place, Length: d.Length}, buf)
+		if errors.Is(err, store.ErrNotFound) {
+			continue // it has ended meanwhile
+		}
 		var m box.Mail
 		if err == nil {
 			m, err = box.MailOf(out[from:len(out):len(out)])
 		}
-		if isDamage(err) {
-			s.unread(d.Handle, err)
-			continue
+		if IsDamage(err) {
+			return dst, buf, s.unread(context.WithoutCancel(ctx), d, s.given[i+1:], err)
 		}
 		if err != nil {
 			return dst, buf, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
@@ -204,14 +204,24 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 	return dst, buf, nil
 }
 
-// unread makes a delivery whose record cannot be read a dead letter: all readers would stop at it. If the
-// mail is not there because it has ended meanwhile, that changes nothing.
-func (s *Session) unread(h box.Handle, why error) {
-	if !errors.Is(why, store.ErrNotFound) {
-		s.b.cfg.Logger.Error("a mail cannot be read: it is a dead letter", "box", s.name, "seq", h.Seq, "why", why)
-	}
-	_ = s.b.do(func(now box.Now) { // a broker that has stopped delivers it again
-		s.b.state.Settle(now, []box.Settlement{{Box: s.box, Sub: s.sub, Handle: h, Op: box.Final, Reason: recordDamaged}}, &s.b.out)
+// unread makes a delivery whose record cannot be read a dead letter: all readers would stop at it. What the
+// session was given behind it is given back for nothing: it may have to wait for what ends, and comes again.
+func (s *Session) unread(ctx context.Context, d box.Delivery, behind []box.Delivery, why error) error {
+	return s.b.call(ctx, func(now box.Now) {
+		if s.b.sessions[s.state] != s {
+			return
+		}
+		s.b.cfg.Logger.Error("a mail cannot be read: it is a dead letter", "box", s.name, "seq", d.Handle.Seq, "why", why)
+		s.mu.Lock()
+		behind = slices.Concat(behind, s.queue[s.head:])
+		s.queue, s.head = nil, 0
+		s.mu.Unlock()
+		var all []box.Settlement
+		for _, x := range behind {
+			all = append(all, box.Settlement{Box: s.box, Sub: s.sub, Handle: x.Handle, Op: box.Return})
+		}
+		all = append(all, box.Settlement{Box: s.box, Sub: s.sub, Handle: d.Handle, Op: box.Final, Reason: RecordDamaged})
+		s.b.state.Settle(now, all, &s.b.out)
 		s.b.out.Settled = s.b.out.Settled[:0]
 	})
 }
@@ -261,7 +271,10 @@ func (b *Broker) Lease(ctx context.Context, r Reading, wait time.Duration) ([]De
 	}
 	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	given, err := s.Next(waiting, r.Credit)
+	var given []Delivery
+	for err = nil; err == nil && len(given) == 0; {
+		given, err = s.Next(waiting, r.Credit)
+	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = nil
 	}

@@ -93,7 +93,7 @@ func (b *Broker) loadSpools() error {
 			}
 			switch {
 			case err == nil:
-			case isDamage(err):
+			case IsDamage(err):
 				b.cfg.Logger.Error("a mail that waits for another node cannot be read: it is not sent", "box", t.box, "seq", i.Seq, "why", err)
 				t.unreadable = append(t.unreadable, i.Seq)
 			default:
@@ -107,19 +107,21 @@ func (b *Broker) loadSpools() error {
 	return nil
 }
 
-// isDamage reports whether a record could not be read because it is not there as it was written.
-func isDamage(err error) bool {
+// IsDamage reports whether a record could not be read because it is not there as it was written. Of what
+// [Broker.MailOf] returns, [store.ErrNotFound] may also mean that the mail has ended meanwhile.
+func IsDamage(err error) bool {
 	return errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrNotFound) || errors.Is(err, box.ErrBadRecord)
 }
 
-const recordDamaged = "its record on this node is damaged"
+// RecordDamaged is the reason of the end of a mail whose record is damaged.
+const RecordDamaged = "its record on this node is damaged"
 
 // damaged returns how a mail of a spool ends whose record is damaged.
 func damaged(unheard bool) box.SpoolEnd {
 	if unheard {
 		return box.SpoolEnd{State: box.Dead, Cause: box.CauseUnheard, Reason: "its record on this node is damaged: it may have been delivered"}
 	}
-	return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: recordDamaged}
+	return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: RecordDamaged}
 }
 
 // endUnreadable makes the records that end what could not be read.

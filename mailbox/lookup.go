@@ -79,8 +79,12 @@ func (x *lookup) mails(ctx context.Context, name, sub string, q wire.MailQuery) 
 			switch {
 			case errors.Is(err, store.ErrNotFound):
 				continue // it ended meanwhile
+			case mail.IsDamage(err):
+				m = withoutLetter(f)
 			case err != nil:
 				return nil, "", err
+			}
+			switch {
 			case !match(&m):
 				continue
 			case len(out) == limit:
@@ -203,6 +207,15 @@ func (x *lookup) mailAt(ctx context.Context, k *mail.Broker, f found) (m wire.Bo
 		}
 	}
 	return m, nil
+}
+
+// withoutLetter is a mail whose record is damaged.
+func withoutLetter(f found) wire.BoxedMail {
+	m := wire.BoxedMail{ReceivedMail: wire.ReceivedMail{Seq: f.info.Seq, Box: f.place.text, Class: (proto.Critical + proto.Class(f.info.Class)).Name(), Size: f.info.Size}}
+	if history(&m, &f.info, f.dead); m.Reason == "" {
+		m.Reason = mail.RecordDamaged
+	}
+	return m
 }
 
 // history adds what became of a mail.

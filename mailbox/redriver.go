@@ -72,6 +72,11 @@ func (x *redriver) redrive(ctx context.Context, name, sub string, r wire.Redrive
 			sent, again, err = x.once(ctx, k, p, sub, f, to)
 		}
 		switch {
+		case mail.IsDamage(err): // those behind it are not
+			out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusInternalServerError, Problem: &wire.Problem{
+				Status: http.StatusInternalServerError, Code: wire.CodeInternal, Detail: fmt.Sprintf("dead letter %d of %s cannot be sent again: %v", f.info.Seq, p.path(sub), err),
+			}})
+			err = nil
 		case err != nil:
 			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), n, failure(p, sub, err))
 		case !again:
