@@ -143,7 +143,7 @@ func TestRelaySituations(t *testing.T) {
 				for second := range 120 {
 					given += s.work(tt.bulk && (tt.steady || second < 15), time.Second)
 				}
-				if n := s.happened(0, transport.EventPath) - before; n > 1 || !slices.Contains(best, s.via()[0]) {
+				if n := s.happened(0, transport.EventPath) - before; n > 2 || !slices.Contains(best, s.via()[0]) { // at most one a minute
 					t.Errorf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])
 				}
 				paths := s.nodes[0].Paths(s.nodes[1].Peer()).Paths
