@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -135,4 +136,21 @@ func TestBusyIsAllButIdle(t *testing.T) {
 			t.Errorf("%q: %v, want %v", line, got, want)
 		}
 	}
+}
+
+// The program that is measured is the one that is shipped.
+func TestProgramIsLinkedAsByMake(t *testing.T) {
+	text, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if flags, ok := strings.CutPrefix(line, "LDFLAGS"); ok {
+			if !strings.Contains(flags, "= "+linkFlags+" -X ") {
+				t.Errorf("the Makefile links with%s; the benchmarks with %q", flags, linkFlags)
+			}
+			return
+		}
+	}
+	t.Error("the Makefile has no LDFLAGS")
 }

@@ -11,13 +11,16 @@ import (
 	"time"
 )
 
+// linkFlags are those of the Makefile, but for the version.
+const linkFlags = "-funcalign 16 -s -w"
+
 // program builds the program as `make build` does, once in a run, and returns its path.
 func (p *plan) program() (string, error) {
 	out := filepath.Join(p.dir, "balefire-node")
 	if _, err := os.Stat(out); err == nil {
 		return out, nil
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./cmd/balefire-node")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", linkFlags, "-o", out, "./cmd/balefire-node")
 	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w: %.500s", err, msg)
