@@ -64,7 +64,6 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 		defer w.close()
 		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		for _, s := range w.nodes {
-			s.peer()
 			now[s.name] = &nodeState{}
 		}
 		set := func(f func()) { v.mu.Lock(); defer v.mu.Unlock(); f() }

@@ -45,14 +45,8 @@ func (sm *simMesh) await(limit time.Duration, what string, ok func() bool) time.
 	return time.Since(began)
 }
 
-// peer returns the id of s, up or down.
-func (s *simNode) peer() proto.PeerID {
-	s.mesh.t.Helper()
-	if s.id.IsZero() {
-		s.id = s.get().keys.Peer()
-	}
-	return s.id
-}
+// peer returns the id of s, up or down, which was started before.
+func (s *simNode) peer() proto.PeerID { return s.id }
 
 // statusOf returns the status of another node according to s.
 func (s *simNode) statusOf(of *simNode) gossip.Status {
@@ -109,10 +103,8 @@ func (r *deathReports) watch(s *simNode, cfg *Config) {
 
 // nameOf returns the name of the node with id p.
 func (sm *simMesh) nameOf(p proto.PeerID) string {
-	for _, s := range sm.nodes {
-		if s.id == p {
-			return s.name
-		}
+	if name, ok := sm.names.Load(p); ok {
+		return name.(string)
 	}
 	return p.Short()
 }
@@ -130,9 +122,6 @@ func TestMembersKnowEachOther(t *testing.T) {
 		w := newSimMesh(t, size-1, 1, lanLink)
 		defer w.close()
 		first := w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
-		for _, s := range w.nodes {
-			s.peer()
-		}
 		time.Sleep(10 * time.Second)
 		before := w.Stats().Sent
 		time.Sleep(10 * time.Second)
@@ -188,9 +177,6 @@ func TestOneBadNode(t *testing.T) {
 		defer w.close()
 		w.await(time.Minute, "the first view", w.allAlive)
 		bad := w.nodes[size-1]
-		for _, s := range w.nodes {
-			s.peer()
-		}
 		w.SetNodeLoss(bad.at, 0.6)
 		paused := 0
 		for range seconds {
@@ -234,7 +220,6 @@ func TestPrunedNodeReturns(t *testing.T) {
 		defer w.close()
 		w.await(time.Minute, "the first view", w.allAlive)
 		gone := w.nodes[3]
-		gone.peer()
 		for _, restart := range []bool{true, false} {
 			if restart {
 				gone.crash()
@@ -285,7 +270,6 @@ func TestAllReturnAtNewAddresses(t *testing.T) {
 				w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 				time.Sleep(time.Minute)
 				for _, s := range w.nodes {
-					s.peer()
 					s.crash()
 				}
 				time.Sleep(10 * time.Minute)

@@ -65,8 +65,6 @@ func TestPathChangesLoseNoTask(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[2], w.nodes[3]
 		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
-		a.peer()
-		b.peer()
 		w.Behind(transporttest.Symmetric, a.at, b.at)
 		var paths []string
 		sent := 0
@@ -124,7 +122,6 @@ func TestFirstTaskAfterLinkRecovers(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
-		b.peer()
 		number := 0
 		wait := func() time.Duration {
 			id := a.submit(b, number)

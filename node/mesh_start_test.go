@@ -49,7 +49,6 @@ func TestAllStartAtOnce(t *testing.T) {
 		}
 		soon("the first view", func() bool { return w.allConnected() && w.allAlive() })
 		for _, s := range w.nodes {
-			s.peer()
 			s.crash()
 		}
 		time.Sleep(10 * time.Minute)

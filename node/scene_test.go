@@ -50,9 +50,6 @@ func newScene(t *testing.T, of situation, size int) *scene {
 // not apart.
 func (sc *scene) meet(bound time.Duration, apart bool) {
 	sc.t.Helper()
-	for _, s := range sc.nodes {
-		s.peer()
-	}
 	if !apart {
 		sc.within(bound, "the first view", func() bool { return sc.allAlive() && sc.allConnected() })
 	}

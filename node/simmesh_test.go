@@ -34,6 +34,7 @@ type simMesh struct {
 	rng     *rand.Rand // used by the driver only
 	checker *checker
 	nodes   []*simNode
+	names   sync.Map // of the nodes that were started, by proto.PeerID
 	users   sync.WaitGroup
 	change  func(*simNode, *Config) // of a test; may be nil
 }
@@ -47,7 +48,7 @@ type simNode struct {
 	at        int // index on the network: its address
 	name      string
 	dir       string
-	id        proto.PeerID // once known
+	id        proto.PeerID // since its first start
 	engine    *mem.Engine
 	life      int           // counts starts
 	change    func(*Config) // of a test; may be nil
@@ -171,7 +172,10 @@ func (s *simNode) start() {
 	if err != nil {
 		s.mesh.t.Fatalf("%s does not start again: %v", s.name, err)
 	}
-	s.life++
+	if s.life++; s.life == 1 {
+		s.id = n.keys.Peer()
+		s.mesh.names.Store(s.id, s.name)
+	}
 	spec := inbox.Spec{
 		Kind: simKind, Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: simAttempts,
 		Timeout: 20 * time.Minute, Handler: planHandler{s.mesh.checker, s.place, s.life},
