@@ -65,12 +65,16 @@ func (k *kernelTrace) marker() string { return filepath.Join(k.dir, "trace_marke
 
 func (k *kernelTrace) mark(note string) { _ = os.WriteFile(k.marker(), []byte(note), 0) }
 
+func (k *kernelTrace) trace() string { return filepath.Join(k.dir, "trace") }
+
+// begin drops what is in the trace.
+func (k *kernelTrace) begin() { _ = os.WriteFile(k.trace(), nil, 0) }
+
 // keep ends the record of a victim, whose disk is the device dev, and returns it: nil if the
 // victim had not begun to commit.
 func (k *kernelTrace) keep(dev uint64) *kernelRecord {
-	file := filepath.Join(k.dir, "trace")
-	text, err := os.ReadFile(file)
-	_ = os.WriteFile(file, nil, 0) // begins a new one
+	text, err := os.ReadFile(k.trace())
+	k.begin()
 	if !bytes.Contains(text, []byte(noted+"begin ")) && err == nil {
 		return nil
 	}
@@ -92,8 +96,10 @@ type acknowledgements struct {
 	tooLong int      // records of which a part was overwritten, which are not counted
 }
 
-// countAcks counts the acknowledgements of the victims of a disk from now on.
+// countAcks counts the acknowledgements of the victims of a disk from now on. What is in the
+// trace is of victims of other disks.
 func (k *kernelTrace) countAcks(d *cachedDisk) *acknowledgements {
+	k.begin()
 	a := new(acknowledgements)
 	d.died = func(dev uint64) {
 		if r := k.keep(dev); r != nil {
