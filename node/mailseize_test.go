@@ -88,6 +88,7 @@ func TestMailboxOfALostHomeIsSeized(t *testing.T) {
 		}
 		send("together", w.nodes...)
 		admin.readMail("agent:ceo", 20, time.Minute)
+		time.Sleep(time.Second) // until the answers are there
 		if all, err := old.get().Mail.Page(t.Context(), "", "", 0); err != nil || len(all.Items) > 0 {
 			t.Errorf("the old home has %+v, %v", all, err)
 		}
