@@ -10,15 +10,13 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// awaited reports whether the target of r, a named node, has accepted the task
-// and owes its result.
+// awaited reports whether the target of r, a node or the home of a queue, has accepted the
+// task and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
-	_, queued := proto.QueueOf(r.Target)
-	return k.Part == backlog.PartTask && !queued &&
-		(r.State == proto.Accepted || r.State == proto.Running)
+	return k.Part == backlog.PartTask && (r.State == proto.Accepted || r.State == proto.Running)
 }
 
-// Awaited returns the tasks that were sent to p by name, that p has accepted, and
+// Awaited returns the tasks that p has accepted, by name or as the home of a queue, and
 // whose results p owes.
 func (o *Outbox) Awaited(p proto.PeerID) (ids []proto.TaskID, err error) {
 	states := o.backlog.GroupCounts(string(p[:])).ByState
