@@ -244,8 +244,8 @@ unless it has another --dedupe.`,
 			if err != nil {
 				return err
 			}
-			if err := replyTo(&f.mail, old); err != nil {
-				return err
+			if err := f.mail.AsReplyTo(&old); err != nil {
+				return &codedError{exitRefused, err}
 			}
 			file, err := w.openMailBody(&f.mail, args[1:])
 			if err != nil {
@@ -282,31 +282,6 @@ func (w *app) mailToReply(cmd *cobra.Command, word string) (wire.ReceivedMail, e
 		return wire.ReceivedMail{}, usage("%s is not one mail as mail read -o jsonl prints it", path)
 	}
 	return read.Mail, nil
-}
-
-// replyTo makes m a reply to a mail, where it does not say otherwise.
-func replyTo(m *wire.Mail, to wire.ReceivedMail) error {
-	if to.ReplyTo == "" {
-		return &codedError{exitRefused, fmt.Errorf("mail %s names no box for replies", to.ID)}
-	}
-	m.To, m.Hops, m.Trace = to.ReplyTo, to.Hops+1, to.Trace
-	once := ""
-	if !wire.IsReplyBox(m.To) { // of which the first reply counts
-		once = "reply:" + to.ID
-	}
-	for _, f := range []struct {
-		field  *string
-		values []string
-	}{
-		{&m.Class, []string{to.Class}}, {&m.Key, []string{to.Key}}, {&m.Correlation, []string{to.Correlation, to.ID}}, {&m.Dedupe, []string{once}},
-	} {
-		for _, v := range f.values {
-			if *f.field == "" {
-				*f.field = v
-			}
-		}
-	}
-	return nil
 }
 
 // mailID checks the id of a mail, or its beginning.

@@ -389,3 +389,44 @@ func TestReadingEndsWithAReason(t *testing.T) {
 		t.Errorf("a mail of no class: %v", err)
 	}
 }
+
+// TestReplyContinuesItsMail checks that a reply has the ordering key, the class and the trace of
+// the mail that it answers, where its program has not set them.
+func TestReplyContinuesItsMail(t *testing.T) {
+	const trace, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
+	f := newFixture(t)
+	f.serve()
+	m, ctx := f.mailer(), f.ctx()
+	asked, err := m.Send(ctx, wire.Mail{To: "agent:ceo", ReplyTo: "agent:cto@here", Class: "high", Key: "order-7", Trace: trace, Hops: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d, err := range f.ReadMail(ctx, "agent:ceo", Read{}) {
+		if err == nil {
+			_, err = d.Reply(ctx, wire.Mail{Type: "plain"})
+		}
+		if err == nil {
+			_, err = d.Reply(ctx, wire.Mail{Type: "own", Class: "low", Key: "k", Trace: other, Correlation: "c", Dedupe: "d"})
+		}
+		if err = errors.Join(err, d.Ack()); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	want := map[string]wire.ReceivedMail{
+		"plain": {Class: "high", Key: "order-7", Trace: trace, Correlation: asked.ID, Hops: 3},
+		"own":   {Class: "low", Key: "k", Trace: other, Correlation: "c", Hops: 3},
+	}
+	for d, err := range f.ReadMail(ctx, "agent:cto", Read{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, w := d.Mail, want[d.Mail.Type]
+		if g.Class != w.Class || g.Key != w.Key || g.Trace != w.Trace || g.Correlation != w.Correlation || g.Hops != w.Hops {
+			t.Errorf("the reply %q is %+v, want %+v", g.Type, g, w)
+		}
+		if delete(want, g.Type); len(want) == 0 {
+			break
+		}
+	}
+}

@@ -2,7 +2,6 @@ package mailstream
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -347,17 +346,12 @@ func (d *Delivery) later(op byte, delay time.Duration, reason string) error {
 }
 
 // Reply sends a mail to the box that the mail names for replies. It returns when that is on
-// the disk of the node; the mail itself is still to be acknowledged. A reply without a dedupe
-// key has one that is the same for each delivery of the mail: it is sent once. One to a box for
-// replies has none, because the first one counts there.
+// the disk of the node; the mail itself is still to be acknowledged. What m does not set is as
+// [wire.Mail.AsReplyTo] says: class, ordering key and trace are those of the mail, and without a
+// dedupe key the reply is sent once, however often the mail is delivered.
 func (d *Delivery) Reply(ctx context.Context, m wire.Mail) (Sent, error) {
-	if d.Mail.ReplyTo == "" {
-		return Sent{}, fmt.Errorf("%w: mail %s names no box for replies", wire.ErrInvalid, d.Mail.ID)
-	}
-	m.To, m.Hops = d.Mail.ReplyTo, d.Mail.Hops+1
-	m.Correlation = cmp.Or(m.Correlation, d.Mail.Correlation, d.Mail.ID)
-	if !wire.IsReplyBox(m.To) { // of which the first reply counts
-		m.Dedupe = cmp.Or(m.Dedupe, "reply-"+d.Mail.ID)
+	if err := m.AsReplyTo(&d.Mail); err != nil {
+		return Sent{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	framed, err := encode(&m, proto.Produced{})
 	if err != nil {
