@@ -114,13 +114,16 @@ func TestSessionsOfOneMessageKeepTheirNumbers(t *testing.T) {
 	}
 }
 
-// TestMailFrames sends letters that arrive as they were sent, and refuses what a program may
-// not set.
+// TestMailFrames sends letters that arrive as they were sent, but for the trace context that one
+// without gets, and refuses what a program may not set.
 func TestMailFrames(t *testing.T) {
 	n := mailNode(t)
 	dial, _ := serveMail(t, n)
 	f := &frames{t: t, c: dial(wire.MailFrames)}
-	one, two := letterOf(t, "one", func(l *proto.Letter) { l.Dedupe = []byte("d") }), letterOf(t, "two", func(l *proto.Letter) { l.Flags = proto.LetterRelaxed })
+	one := letterOf(t, "one", func(l *proto.Letter) {
+		l.Dedupe, l.Traceparent = []byte("d"), []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	})
+	two := letterOf(t, "two", func(l *proto.Letter) { l.Flags = proto.LetterRelaxed })
 	bad := [][]byte{
 		letterOf(t, "", func(l *proto.Letter) { l.RedriveOf = l.ID }),
 		letterOf(t, "", func(l *proto.Letter) { l.FirstID = l.ID }),
@@ -161,8 +164,13 @@ func TestMailFrames(t *testing.T) {
 			}
 		}
 	}
-	if letters[0] != string(one) || letters[1] != string(two) {
-		t.Errorf("%q", letters)
+	l, err := proto.ParseLetter([]byte(letters[1]))
+	if err != nil || len(l.Traceparent) == 0 {
+		t.Errorf("trace %q, %v", l.Traceparent, err)
+	}
+	l.Traceparent = nil
+	if rest, err := proto.AppendLetter(nil, &l); err != nil || letters[0] != string(one) || string(rest) != string(two) {
+		t.Errorf("%q, %v", letters, err)
 	}
 	acks = append(acks, wire.FramedSettlement{Op: wire.FrameExtend, Lease: wire.FramedLease{Seq: 9, Boot: 1, N: 1}, Ms: 5})
 	f.write(wire.AppendMailFrame(nil, wire.OpSettle, 6, func(b []byte) []byte { return wire.AppendSettle(b, 5, acks) }), wire.AppendMailFrame(nil, wire.OpPing, 8, nil))

@@ -78,7 +78,7 @@ func (c *composer) encode(m *wire.Mail, object proto.LetterObject) ([]byte, plac
 	if err != nil {
 		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
-	return raw, to, nil
+	return proto.TraceLetter(raw, 0), to, nil
 }
 
 // letter checks a mail and makes its letter.

@@ -142,7 +142,7 @@ func requestLetter(l proto.Letter, replyTo string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
-	return raw, nil
+	return proto.TraceLetter(raw, 0), nil
 }
 
 // reply is [Boxes.Reply].

@@ -148,7 +148,7 @@ func TestSendRefuses(t *testing.T) {
 		{"an unknown node", "agent:ceo@delta", nil, wire.ErrNotFound, "known peers: beta, gamma"},
 		{"a bad name", "agent:C E O", nil, wire.ErrInvalid, "1-63 of a-z"},
 		{"a large body", "agent:ceo", func(m *wire.Mail) { m.Body = make([]byte, proto.MaxInlineBody+1) }, wire.ErrTooLarge, "body of 262145 bytes: a mail has at most 262144"},
-		{"a body that the box does not take", "agent:small", func(m *wire.Mail) { m.Body = make([]byte, 1000) }, wire.ErrTooLarge, "agent:small@alpha: 1052 bytes, the box takes 500"},
+		{"a body that the box does not take", "agent:small", func(m *wire.Mail) { m.Body = make([]byte, 1000) }, wire.ErrTooLarge, "agent:small@alpha: 1110 bytes, the box takes 500"},
 		{"a subject for a mailbox", "agent:ceo", func(m *wire.Mail) { m.Subject = "a.b" }, wire.ErrInvalid, "only a mail to a topic has a subject"},
 		{"a filter as subject", "topic:orders", func(m *wire.Mail) { m.Subject = "a.*" }, wire.ErrInvalid, "without * and >"},
 		{"an empty word in a subject", "topic:orders", func(m *wire.Mail) { m.Subject = "a..b" }, wire.ErrInvalid, "words with dots between them"},

@@ -94,9 +94,15 @@ func (m *mailer) queueMails(mails []wire.Mail) *Queued {
 	return q.flush()
 }
 
+// tracedPool has buffers for letters that get a trace context: until they are handed over, which
+// copies them.
+var tracedPool = sync.Pool{New: func() any { return new([]byte) }}
+
 // queueLetters is [Boxes.QueueLetters].
 func (m *mailer) queueLetters(letters []Letter) *Queued {
 	q := newQueued(m, len(letters))
+	traced := tracedPool.Get().(*[]byte)
+	buf := (*traced)[:0]
 	var to place
 	var toErr error
 	for i, x := range letters {
@@ -111,9 +117,17 @@ func (m *mailer) queueLetters(letters []Letter) *Queued {
 		if err == nil && len(l.ReplyTo)+len(l.BounceTo) > 0 {
 			letter, err = m.composer.withFullAddresses(letter, l)
 		}
+		if err == nil && len(l.Traceparent) == 0 {
+			from := len(buf)
+			buf = proto.TraceLetter(append(buf, letter...), from)
+			letter = buf[from:len(buf):len(buf)]
+		}
 		q.add(i, letter, to, m.composer.mayRelax(l.Flags&proto.LetterRelaxed != 0), err)
 	}
-	return q.flush()
+	q.flush()
+	*traced = buf
+	tracedPool.Put(traced)
+	return q
 }
 
 // add adds mail i, or why it is refused.

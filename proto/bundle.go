@@ -19,7 +19,7 @@ func CutLetter(b []byte) (letter, rest []byte, err error) {
 	if len(b) < LetterFixed {
 		return nil, nil, fmt.Errorf("%w: %d bytes", ErrBadLetter, len(b))
 	}
-	tlvs, body := int64(binary.BigEndian.Uint16(b[46:])), int64(binary.BigEndian.Uint32(b[48:]))
+	tlvs, body := int64(binary.BigEndian.Uint16(b[tlvsAt:])), int64(binary.BigEndian.Uint32(b[48:]))
 	size := LetterFixed + tlvs + body
 	if tlvs > MaxLetterTLVs || body > MaxInlineBody || size > int64(len(b)) {
 		return nil, nil, fmt.Errorf("%w: %d of %d bytes", ErrBadLetter, size, len(b))

@@ -82,6 +82,7 @@ const (
 	traceparentSize = 55                       // W3C trace context, version 00
 	objectSize      = 32 + 8 + 32 + 32 + 1 + 1 // name | size | SHA-256 | key | suite | packed
 	producedSize    = 16 + 8                   // producer | number
+	tlvsAt          = 46                       // where the fixed part has the size of the entries
 )
 
 // The tags of the entries of a letter. The top bit is the critical bit: a receiver refuses
@@ -298,7 +299,7 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 	if n > MaxLetterTLVs || len(l.Body) > MaxInlineBody {
 		return dst[:start], fmt.Errorf("%w: %d bytes of entries such as labels, at most %d; %d of body, at most %d", ErrBadLetter, n, MaxLetterTLVs, len(l.Body), MaxInlineBody)
 	}
-	binary.BigEndian.PutUint16(dst[start+46:], uint16(n))
+	binary.BigEndian.PutUint16(dst[start+tlvsAt:], uint16(n))
 	dst = append(dst, l.Body...)
 	if _, err := ParseLetter(dst[start:]); err != nil {
 		return dst[:start], err
@@ -365,7 +366,7 @@ func ParseLetter(b []byte) (Letter, error) {
 	l.NotAfter = int64(binary.BigEndian.Uint64(b[28:]))
 	l.NotBefore = int64(binary.BigEndian.Uint64(b[36:]))
 	l.Hops = b[44]
-	tlvs, body := int(binary.BigEndian.Uint16(b[46:])), int64(binary.BigEndian.Uint32(b[48:]))
+	tlvs, body := int(binary.BigEndian.Uint16(b[tlvsAt:])), int64(binary.BigEndian.Uint32(b[48:]))
 	switch {
 	case l.Flags&^letterFlags != 0:
 		return l, fmt.Errorf("%w: flags %#x", ErrNewLetter, uint16(l.Flags))

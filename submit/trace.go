@@ -1,27 +1,18 @@
 package submit
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"strings"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // traceOf returns the trace context of a task: the caller's, in the format of the W3C
-// recommendation, or a new one if there is none or it is not valid. A new one has random
-// ids and the flags 01, sampled: the node records every step of the task, so a handler
-// that continues the trace finds its parent.
+// recommendation, or a new one if there is none or it is not valid.
 func traceOf(given string) string {
 	if validTrace(given) {
 		return given
 	}
-	var ids [24]byte
-	for ids[0] == 0 || ids[16] == 0 { // an all-zero id is not valid
-		rand.Read(ids[:]) // never fails
-	}
-	b := append(make([]byte, 0, traceSize), "00-"...)
-	b = append(hex.AppendEncode(b, ids[:16]), '-')
-	b = append(hex.AppendEncode(b, ids[16:]), "-01"...)
-	return string(b)
+	return string(proto.AppendTraceparent(make([]byte, 0, traceSize)))
 }
 
 const (

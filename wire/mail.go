@@ -33,7 +33,7 @@ type Mail struct {
 	Sender      string            `json:"sender,omitempty" maxLength:"128" doc:"the agent that sends it"`
 	BounceTo    string            `json:"bounce_to,omitempty" maxLength:"256" doc:"the box that is told if it cannot be delivered; default reply_to, then the sender's mailbox"`
 	Labels      map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
-	Trace       string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name"`
+	Trace       string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name; without one the mail gets a new one with the sampled flag"`
 	Hops        int               `json:"hops,omitempty" minimum:"0" maximum:"16" doc:"mails that caused this one, one by one: one more than that of the mail that it answers"`
 	Receipt     bool              `json:"receipt,omitempty" doc:"the node of the box signs that it has the mail: see GET /v1/mail/{id}/receipts; not together with relaxed"`
 	Notify      string            `json:"notify,omitempty" enum:"done" doc:"done: bounce_to, else reply_to, else the mailbox of the sender gets a mail of type balefire.done when this one is DONE; of a mail to a mailbox that is no request"`

@@ -263,7 +263,7 @@ func (s *session) settle(w wire.FramedSettlement) error {
 // in it, it has a Digest: open it with DeliveredBody of package client.
 type Delivery struct {
 	wire.DeliveredMail        // From is empty; FromID, too, if the mail is from this node
-	Letter             []byte // as it was sent: see [proto.ParseLetter]
+	Letter             []byte // as its node sent it: see [proto.ParseLetter]
 
 	s     *session
 	lease wire.FramedLease
