@@ -55,7 +55,7 @@ func TestRefusedLedgerIsNone(t *testing.T) {
 	})
 }
 
-// The commits of the ledger are measured.
+// The ledger is measured: its commits, what is in them, and the size of its files.
 func TestLedgerIsMeasured(t *testing.T) {
 	k := newKept(t, EngineNuts)
 	r := prometheus.NewRegistry()
@@ -66,16 +66,37 @@ func TestLedgerIsMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commits := uint64(0)
+		got := map[string]float64{}
 		for _, f := range all {
-			if f.GetName() == "balefire_ledger_commit_seconds" {
-				commits = f.GetMetric()[0].GetHistogram().GetSampleCount()
+			m := f.GetMetric()[0]
+			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+		for name, want := range map[string]float64{
+			"balefire_ledger_commit_seconds": 2, "balefire_ledger_batches_total": 2, "balefire_ledger_entries_total": 2, "balefire_ledger_syncs_total": 2,
+			"balefire_ledger_bytes": float64(k.segments()),
+		} {
+			if got[name] != want || want == 0 {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
 			}
 		}
-		if commits != 2 {
-			t.Errorf("%d commits are measured, want 2", commits)
-		}
 	})
+}
+
+// segments returns the size of the segments of the ledger.
+func (k *kept) segments() (size int64) {
+	k.t.Helper()
+	files, err := filepath.Glob(filepath.Join(k.cfg.Dir, Ledger, ownLedger, "*.seg"))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for _, f := range files {
+		i, err := os.Stat(f)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		size += i.Size()
+	}
+	return size
 }
 
 // with opens the folder and calls f.

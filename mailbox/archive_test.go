@@ -71,8 +71,8 @@ func TestDeadLettersAreArchived(t *testing.T) {
 		if e["kind"] != wire.EventMailArchived || e["box"] != "agent:ceo@alpha" || e["count"] != "2" || e["file"] != "dead-mail.jsonl" {
 			t.Errorf("event %q", e)
 		}
-		if n := f.archiver.count.Load(); n != 2 {
-			t.Errorf("%d counted", n)
+		if n := f.figures("balefire_mail_archived_total")[""]; n != 2 {
+			t.Errorf("%v counted", n)
 		}
 		time.Sleep(time.Hour)
 		if got = f.archived(); len(got) != 4 || got[2].Text != "two" || string(got[3].Body) != "\xff\x00" || got[3].Text != "" {

@@ -566,7 +566,7 @@ func TestPartsOfAStranger(t *testing.T) {
 		p.beta.names.move("agent:desk", p.alpha.gamma)
 		m := &proto.BoxPart{Box: "agent:desk", Handover: make([]byte, 16), Generation: 1, Number: 1, Settings: box.EncodeBox(0, &box.BoxSettings{Name: "agent:desk", Kind: box.Mailbox})}
 		a := p.deliver(t.Context(), p.alpha, p.beta, m)
-		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.copies.refused.Load() != 1 {
+		if a.GetCode() != proto.CodeDenied || p.beta.ledger.broker() != nil || p.beta.figures("balefire_mail_parts_refused_total")[""] != 1 {
 			t.Errorf("%v", a)
 		}
 	})

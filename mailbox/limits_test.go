@@ -94,7 +94,7 @@ func TestSentAndRetriedAreCounted(t *testing.T) {
 		time.Sleep(time.Minute) // its lease lapses
 		f.mail("agent:ceo", "low", func(m *wire.Mail) { m.Class = "low" })
 		nack(f.one("ceo", "", "a")) // the last attempt: a dead letter
-		got := f.counters("balefire_mail_sent_total", "balefire_mail_retries_total")
+		got := f.figures("balefire_mail_sent_total", "balefire_mail_retries_total")
 		want := map[string]float64{
 			"critical": 0, "high": 2, "normal": 0, "low": 1,
 			"agent:ceo@alpha nacked": 1, "agent:ceo@alpha deferred": 1, "agent:ceo@alpha lapsed": 1,
@@ -103,14 +103,14 @@ func TestSentAndRetriedAreCounted(t *testing.T) {
 			t.Errorf("counted %v, want %v", got, want)
 		}
 		f.must(f.Remove(t.Context(), "ceo"))
-		if left := f.counters("balefire_mail_retries_total"); len(left) > 0 {
+		if left := f.figures("balefire_mail_retries_total"); len(left) > 0 {
 			t.Errorf("of a box that is gone: %v", left)
 		}
 	})
 }
 
-// counters returns the values of counters by their labels.
-func (f *fixture) counters(names ...string) map[string]float64 {
+// figures returns the values of counters and gauges by their labels.
+func (f *fixture) figures(names ...string) map[string]float64 {
 	f.t.Helper()
 	all, err := f.registry.Gather()
 	f.must(err)
@@ -124,7 +124,7 @@ func (f *fixture) counters(names ...string) map[string]float64 {
 			for _, l := range x.GetLabel() {
 				labels = append(labels, l.GetValue())
 			}
-			got[strings.Join(labels, " ")] = x.GetCounter().GetValue()
+			got[strings.Join(labels, " ")] = x.GetCounter().GetValue() + x.GetGauge().GetValue()
 		}
 	}
 	return got
@@ -199,7 +199,7 @@ func TestAcceptedMailIsCountedByClass(t *testing.T) {
 		}
 		f.restart()
 		want := map[string]float64{"agent:ceo@alpha critical": 1, "agent:ceo@alpha high": 0, "agent:ceo@alpha normal": 1, "agent:ceo@alpha low": 2}
-		if got := f.counters("balefire_mail_accepted_total"); !maps.Equal(got, want) {
+		if got := f.figures("balefire_mail_accepted_total"); !maps.Equal(got, want) {
 			t.Errorf("counted %v, want %v", got, want)
 		}
 	})

@@ -18,7 +18,7 @@ func TestWarningsAreForThoseWhoLook(t *testing.T) {
 			asked++
 			return []wire.Note{{Code: wire.NoteMemberAbsent}}
 		}
-		f.counters("balefire_mailbox_mails")
+		f.figures("balefire_mailbox_mails")
 		if asked > 0 {
 			t.Errorf("the metrics ask about %d boxes", asked)
 		}
