@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -412,6 +413,15 @@ func TestMetrics(t *testing.T) {
 	`
 	if err := testutil.GatherAndCompare(n.Registry(), strings.NewReader(want), "balefire_http_requests_total"); err != nil {
 		t.Error(err)
+	}
+	doc, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile("`(balefire_http_[a-z_]+)`").FindAllStringSubmatch(string(doc), -1) {
+		if count, err := testutil.GatherAndCount(n.Registry(), name[1]); err != nil || count == 0 {
+			t.Errorf("%s is documented and there is no such metric, %v", name[1], err)
+		}
 	}
 }
 
