@@ -26,9 +26,14 @@ import (
 func Open(t testing.TB, change func(*node.Config)) *node.Node {
 	t.Helper()
 	cfg := config(t, change)
-	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "here", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "here", NewMesh: true, Clock: cfg.Clock}); err != nil {
 		t.Fatal(err)
 	}
+	return open(t, cfg)
+}
+
+func open(t testing.TB, cfg node.Config) *node.Node {
+	t.Helper()
 	n, err := node.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -73,13 +78,28 @@ func Run(t testing.TB, n *node.Node) (stop func()) {
 // connected again.
 func Admit(t testing.TB, n *node.Node, name string) {
 	t.Helper()
+	admit(t, n, name, config(t, nil))
+}
+
+func admit(t testing.TB, n *node.Node, name string, cfg node.Config) {
+	t.Helper()
 	inv, err := n.Pairing.Invite(t.Context(), wire.InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.Joiner(config(t, nil)).WithTicket(t.Context(), inv.Ticket, name); err != nil {
+	if _, err := node.Joiner(cfg).WithTicket(t.Context(), inv.Ticket, name); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Join opens a node with this name, a member of the mesh of n, which runs. It does not run yet:
+// see [Run]. change may change its configuration; it may be nil.
+func Join(t testing.TB, n *node.Node, name string, change func(*node.Config)) *node.Node {
+	t.Helper()
+	cfg := config(t, change)
+	admit(t, n, name, cfg)
+	cfg.Simulated.Engine = cfg.Simulated.Engine.(*mem.Engine).Reopen() // the joiner has closed it
+	return open(t, cfg)
 }
 
 // Happen makes count events happen at n, each of the kind lan.stranger.
