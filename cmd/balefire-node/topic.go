@@ -16,7 +16,7 @@ import (
 func topicCommand(w *app) *cobra.Command {
 	return group("topic", "Create topics, show them and publish to them",
 		`What is published to a topic is delivered to each of its subscriptions: see
-balefire-node sub. TOPIC is its name on this node, with or without topic: before it.`,
+balefire-node sub. TOPIC is its name, with or without topic: before it.`,
 		topicAdd(w), topicList(w), topicShow(w), topicSet(w), topicPublish(w), topicPurge(w), topicHandOff(w), topicRemove(w))
 }
 
@@ -135,9 +135,9 @@ func topicPublish(w *app) *cobra.Command {
 	var f mailFlags
 	c := &cobra.Command{
 		Use: "publish TOPIC SUBJECT [BODY | @FILE | -]", Short: "Publish a mail to a topic",
-		Long: `Send a mail with a subject to a topic of this node: mail send topic:TOPIC
---subject SUBJECT. A subject is words with dots between them, such as eu.created.
-The body is a text, a file (@FILE), standard input (-) or empty.`,
+		Long: `Send a mail with a subject to a topic, on whichever node that is: mail send
+topic:TOPIC --subject SUBJECT. A subject is words with dots between them, such
+as eu.created. The body is a text, a file (@FILE), standard input (-) or empty.`,
 		Example: "  balefire-node topic publish orders eu.created @order.json\n  balefire-node topic publish orders eu.paid 'order 7' --key order-7",
 		Args:    between(2, 3, "a topic, a subject and a body: topic publish TOPIC SUBJECT [BODY | @FILE | -]"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
