@@ -26,7 +26,7 @@ var (
 	ErrAmbiguous = errors.New("ambiguous peer")
 	// ErrOldBoot is returned for a peer whose boot number decreased.
 	ErrOldBoot = errors.New("addressbook: the boot number decreased")
-	// ErrTwin is returned for a peer whose key runs twice.
+	// ErrTwin is returned for a peer whose key is in use on two nodes.
 	ErrTwin = errors.New("addressbook: the same key is in use twice")
 	// ErrOldKey is returned for a key record older than the known one.
 	ErrOldKey = errors.New("addressbook: an older key record")

@@ -235,7 +235,7 @@ func (b *Book) Unique(m identity.Member) bool {
 	return b.self.Peer == m.Peer || b.self.Name != m.Name
 }
 
-// KeyRecord returns the key to seal for a peer with.
+// KeyRecord returns the sealing key of a peer.
 func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 	if id == b.keys.Peer() {
 		return b.keys.SealingKey(), true

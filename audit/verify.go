@@ -147,7 +147,7 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 	if first {
 		v.rep.Before = begins
 	} else if begins != prev {
-		reason := fmt.Sprintf("the file continues line %d, the one before it ends with %d or in another way", begins.Seq, prev.Seq)
+		reason := fmt.Sprintf("the file continues after line %d, but the previous file ends at line %d or with a different hash", begins.Seq, prev.Seq)
 		if w.header.Gap != "" {
 			reason += ": Open found " + w.header.Gap
 		}

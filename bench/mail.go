@@ -450,13 +450,13 @@ func (p *plan) mailTwoNodes(t *table) error {
 // mailboxThere is the mailbox of the second node, for the first one.
 const mailboxThere = mailboxHere + "@b"
 
-func (p *plan) withFar(cuttable bool, f func(*far) error) error {
+func (p *plan) withRemotePair(cuttable bool, f func(*remotePair) error) error {
 	dir, err := p.folder()
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	x, err := newFar(dir, cuttable)
+	x, err := newRemotePair(dir, cuttable)
 	if err != nil {
 		return err
 	}
@@ -464,7 +464,7 @@ func (p *plan) withFar(cuttable bool, f func(*far) error) error {
 }
 
 func (p *plan) sentFar() (r result, err error) {
-	err = p.withFar(false, func(x *far) error {
+	err = p.withRemotePair(false, func(x *remotePair) error {
 		return with("client", func(c *proc) error {
 			l := p.stream(x.socketA)
 			l.To, l.From, l.Warm, l.Mails = mailboxThere, x.socketB, l.Warm/4, l.Mails/4
@@ -477,7 +477,7 @@ func (p *plan) sentFar() (r result, err error) {
 
 // sentOverCut returns when the first and the last mail arrive after a cut.
 func (p *plan) sentOverCut() (first, last time.Duration, err error) {
-	err = p.withFar(true, func(x *far) error {
+	err = p.withRemotePair(true, func(x *remotePair) error {
 		return with("reader", func(reader *proc) error {
 			return with("client", func(c *proc) error {
 				first, last, err = p.overCut(x, c, reader)
@@ -488,7 +488,7 @@ func (p *plan) sentOverCut() (first, last time.Duration, err error) {
 	return first, last, err
 }
 
-func (p *plan) overCut(x *far, sender, reader *proc) (first, last time.Duration, err error) {
+func (p *plan) overCut(x *remotePair, sender, reader *proc) (first, last time.Duration, err error) {
 	n := cutMails / p.scale
 	both := func(send, read mailLoad, meanwhile func() error) (report, error) {
 		read.Form, read.From, read.Box, read.Subs, read.Mails, read.Limit = inFrames, x.socketB, mailboxHere, []string{""}, send.Mails, 0

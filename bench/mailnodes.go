@@ -161,15 +161,15 @@ func all(p *proc, requests ...request) error {
 	return nil
 }
 
-// A far is a pair of nodes of which the first sends mail to a mailbox of the second.
-type far struct {
+// A remotePair is two nodes; the first sends mail to a mailbox of the second.
+type remotePair struct {
 	pair
 	socketA, socketB string
 	wire             *veth // between them; nil: they are on loopback
 }
 
-func newFar(dir string, cuttable bool) (_ *far, err error) {
-	f := &far{socketA: filepath.Join(dir, "a", "api.sock"), socketB: filepath.Join(dir, "b", "api.sock")}
+func newRemotePair(dir string, cuttable bool) (_ *remotePair, err error) {
+	f := &remotePair{socketA: filepath.Join(dir, "a", "api.sock"), socketB: filepath.Join(dir, "b", "api.sock")}
 	f.dirA = filepath.Join(dir, "a")
 	defer func() {
 		if err != nil {
@@ -202,7 +202,7 @@ func newFar(dir string, cuttable bool) (_ *far, err error) {
 	return f, all(f.b, request{Do: "open", Open: b}, request{Do: "mailbox"}, request{Do: "serve", Path: f.socketB})
 }
 
-func (f *far) end() error {
+func (f *remotePair) end() error {
 	err := f.pair.end()
 	if f.wire != nil {
 		err = errors.Join(err, f.wire.remove())

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// How chunks are sealed.
+// Cipher suites of chunks.
 const (
 	AES    byte = 1 // AES-256-GCM
 	ChaCha byte = 2 // ChaCha20-Poly1305, for machines without AES in hardware

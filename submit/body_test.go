@@ -34,7 +34,7 @@ func testStore(t *testing.T) *bodies.Store {
 	return s
 }
 
-// referring is the records that refer to one file, or to none.
+// referring holds the records that refer to one file, or to none.
 type referring string
 
 func (r referring) Mark(refer func(name string, origin proto.PeerID)) error {

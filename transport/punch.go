@@ -125,7 +125,8 @@ func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials 
 // punch dials the addresses in the role that the NAT of this node asks for. While that is
 // unknown it only opens its NAT at first, for so long; 0: for as long as it lasts. Over TCP both
 // sides dial in either role, and if both are clients the handshake of what they open fails.
-// What is left of it, in a NAT or as half of a connection, has the ports of the next attempt.
+// What an attempt leaves behind, in a NAT or as a half-open connection, occupies the ports of
+// the next one.
 func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string, waits time.Duration) error {
 	nat := h.puncher.nat()
 	if dials || nat == NATCone || nat == NATNone || nat == NATUnknown && waits == 0 {

@@ -17,7 +17,7 @@ import (
 
 // A member that may relay but does not is asked for no reservation, and no circuit
 // through it is tried, once its protocols are known. The one that relays is found among
-// them, and one that starts to relay is asked then.
+// them, and one that starts to relay is asked from then on.
 func TestNonRelaysAreNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 6

@@ -148,7 +148,7 @@ func (r *ReadMail) Append(dst []byte) []byte {
 	return dst
 }
 
-// Read reads the body of a read.
+// Read reads the body of a read frame.
 func (f MailFrame) Read() (ReadMail, error) {
 	d := decoder{b: f.Body}
 	r := ReadMail{Credit: d.u64(), Priority: int32(d.u32())}
@@ -159,7 +159,7 @@ func (f MailFrame) Read() (ReadMail, error) {
 // A FramedLease names a delivery: SEQ.BOOT.N.
 type FramedLease struct{ Seq, Boot, N uint64 }
 
-// What a reader does with a delivery, in frames.
+// Operations on a delivery, as encoded in frames.
 const (
 	FrameAck    = 1
 	FrameNack   = 2
@@ -177,7 +177,7 @@ type FramedSettlement struct {
 	Reason []byte
 }
 
-// AppendSettle appends the body of a settle.
+// AppendSettle appends the body of a settle frame.
 func AppendSettle(dst []byte, session uint32, what []FramedSettlement) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, session)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(what)))

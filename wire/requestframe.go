@@ -41,7 +41,7 @@ type FramedReply struct {
 	Letter []byte   // the reply; empty: none has come yet
 }
 
-// AppendReply appends the body of a replied.
+// AppendReply appends the body of a replied frame.
 func AppendReply(dst []byte, r *FramedReply) []byte {
 	dst = appendProblem(appendFlag(append(dst, r.ID[:]...), r.Known), r.Code, r.Detail)
 	dst = binary.BigEndian.AppendUint32(append(dst, r.From[:]...), uint32(len(r.Letter)))

@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/handler"
 )
 
-// A quotaOf so many bytes, of which each can be reserved once.
+// A quotaOf has a fixed number of bytes, each of which can be reserved once.
 type quotaOf struct{ left, taken, written int64 }
 
 func (q *quotaOf) Reserve(n int64) bool {

@@ -93,7 +93,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("a segment of %d bytes: it must have %d to %d", c.Segment, least, MaxSegment)
 	}
 	if c.Pace < 0 || c.Pace > MaxPace {
-		return c, fmt.Errorf("a pace of %v: it must be from 0 to %v", c.Pace, MaxPace)
+		return c, fmt.Errorf("the pace %v is out of range: it must be from 0 to %v", c.Pace, MaxPace)
 	}
 	c.Ring = max(cmp.Or(c.Ring, 16<<20), 2*(c.MaxBatch+2*page))
 	return c, nil
