@@ -34,12 +34,11 @@ func Validate(s wire.HandlerSpec) error {
 		return fail("nobody may request it: add allow: peer:NAME or role:ROLE")
 	case typeErr != nil:
 		return fail("%v", typeErr)
-	case typ.program && len(s.Exec) == 0:
+	case typ.program() && len(s.Exec) == 0:
 		return fail("no program: set exec to the program and its arguments")
-	case !typ.program && len(s.Exec) > 0:
-		return fail("type %s runs no program: drop exec", s.Type)
-	case s.RunAs != "" && !typ.program:
-		return fail("type %s runs no program: drop run_as", s.Type)
+	case typ.unusedOption(s) != "":
+		name := typ.unusedOption(s)
+		return fail("%s has no effect for type %s, only for %s: drop %s, or choose another type", name, typeName(s), strings.Join(OptionTypes(name), " and "), name)
 	case s.AllowFlags && !s.Args:
 		return fail("allow_flags has no effect without args: set args too")
 	case !oneOf(s.Body, "", "stdin", "file"):

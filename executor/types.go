@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -17,7 +18,7 @@ import (
 // A handlerType knows how to make the handlers of one type. All that differs between
 // types is here.
 type handlerType struct {
-	program  bool          // runs a program: exec and run_as have a meaning
+	options  []string      // that have an effect, in addition to commonOptions
 	probed   bool          // can say whether an interrupted run had its effect: on_crash probe has a meaning
 	embedded bool          // for a program that embeds a node alone: nobody else can name it
 	files    bool          // a run needs a folder
@@ -26,14 +27,57 @@ type handlerType struct {
 	make     func(x *Executor, s wire.HandlerSpec) (handler.Handler, error)
 }
 
+// commonOptions are the options of every type, by their names in the configuration.
+var commonOptions = []string{"kind", "type", "allow", "profile", "timeout", "concurrency", "max_attempts", "max_retries", "lanes", "on_crash", "max_body"}
+
 var handlerTypes = map[string]handlerType{
-	wire.TypeCommand: {program: true, probed: true, files: true, audited: true, make: makeCommand},
+	wire.TypeCommand: {
+		options: []string{execOption, "args", "allow_flags", "body", "max_output", "on_overflow", "env", "run_as", "dir"},
+		probed:  true, files: true, audited: true, make: makeCommand,
+	},
 	wire.TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
 	wire.TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
-	wire.TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Executor, s wire.HandlerSpec) (handler.Handler, error) {
+	wire.TypeEcho: {options: []string{"max_output", "on_overflow"}, files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Executor, s wire.HandlerSpec) (handler.Handler, error) {
 		return agent.Echo{MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut}, nil
 	}},
-	wire.TypeFunction: {probed: true, embedded: true, files: true, audited: true, make: makeFunction},
+	wire.TypeFunction: {options: []string{"max_output"}, probed: true, embedded: true, files: true, audited: true, make: makeFunction},
+}
+
+// execOption is the option that only types which run a program have.
+const execOption = "exec"
+
+// takes reports whether an option has an effect for handlers of this type.
+func (t handlerType) takes(option string) bool {
+	return slices.Contains(commonOptions, option) || slices.Contains(t.options, option)
+}
+
+// program reports whether handlers of this type run a program.
+func (t handlerType) program() bool { return t.takes(execOption) }
+
+// OptionTypes returns the types for which an option of a handler has an effect; nil: all of
+// them.
+func OptionTypes(option string) []string {
+	if slices.Contains(commonOptions, option) {
+		return nil
+	}
+	return slices.DeleteFunc(Types(), func(name string) bool { return !handlerTypes[name].takes(option) })
+}
+
+// unusedOption returns the first option of s that has no effect for its type; empty: none.
+func (t handlerType) unusedOption(s wire.HandlerSpec) string {
+	v := reflect.ValueOf(s)
+	for f, value := range v.Fields() {
+		if name := optionName(f); !value.IsZero() && !t.takes(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// optionName returns the name of a field of a handler in the configuration.
+func optionName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
 }
 
 // Types returns the names of the types that a handler can have.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -85,7 +86,11 @@ func docsHandlers(b *strings.Builder) {
 		if values == "" {
 			values = kindOf(f.Type)
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, values, f.Tag.Get("doc"))
+		meaning := f.Tag.Get("doc")
+		if types := executor.OptionTypes(name); types != nil {
+			meaning += "; only for type " + strings.Join(types, " and ")
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, values, meaning)
 	}
 	b.WriteString(docsExample)
 }
