@@ -152,6 +152,111 @@ func (e slowEngine) Commit(ops []store.Op) error {
 	return e.Engine.Commit(ops)
 }
 
+// openSlow replaces the inbox of the fixture by one whose commits last as long as delay says, on a
+// disk with so many free bytes.
+func (f *fixture) openSlow(spec Spec) (delay, free *atomic.Int64) {
+	f.t.Helper()
+	f.store.Close()
+	delay, free = new(atomic.Int64), new(atomic.Int64)
+	free.Store(1 << 30)
+	space := func() (int64, int64, error) { return free.Load(), 1 << 40, nil }
+	s, err := store.Open(slowEngine{mem.New(), delay}, store.Config{Clock: f.cfg.Clock, Space: space, Reserve: 1 << 20})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.store, f.results.store = s, s
+	if f.in, err = Open(s, f.parts, f.cfg); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.in.Register(spec); err != nil {
+		f.t.Fatal(err)
+	}
+	return delay, free
+}
+
+// A start is reported to the origin of its task only once it is on disk, however long the handler
+// of a repeatable task has been running before that.
+func TestStartIsReportedOnceItIsWritten(t *testing.T) {
+	var reports atomic.Int64
+	var delay *atomic.Int64
+	s, spec := scripted(func(ctx context.Context, r *handler.Run) *handler.Result {
+		delay.Store(int64(10 * time.Second)) // of the record of this start
+		return blocks(ctx, r)
+	})
+	cfg := Config{OnStarted: func(Started) { reports.Add(1) }}
+	inBubble(t, cfg, []Spec{spec}, func(f *fixture) {
+		delay, _ = f.openSlow(spec)
+		f.run()
+		synctest.Wait()
+		a := f.task()
+		f.accept(0, a)
+		wait(9 * time.Second)
+		if n := reports.Load(); s.starts(a.Header.ID) != 1 || n != 0 {
+			t.Errorf("%d starts and %d reports before the start is written", s.starts(a.Header.ID), n)
+		}
+		wait(2 * time.Second)
+		if n := reports.Load(); n != 1 {
+			t.Errorf("%d reports when the start is written", n)
+		}
+	})
+}
+
+// stalledGrants takes a while to store the end of a granted task.
+type stalledGrants struct {
+	*grants
+	delay time.Duration
+	ends  *atomic.Int64
+}
+
+func (g stalledGrants) Ended(context.Context, proto.TaskID, LeaseEnd) {
+	time.Sleep(g.delay)
+	g.ends.Add(1)
+}
+
+// TestUnwrittenEndsOfLeasesAreBounded checks the same as TestUnwrittenEndsAreBounded for granted
+// tasks of shared queues, whose ends are stored with their leases.
+func TestUnwrittenEndsOfLeasesAreBounded(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		slots  int
+		free   int64
+		output int
+		bound  int64
+	}{
+		{"stalled", 4, 1 << 30, 0, minUnwritten},
+		{"stalled with many slots", 20, 1 << 30, 0, 20 * unwrittenPerSlot},
+		{"stalled and full", 4, 0, 0, 4},
+		{"stalled with large outputs", 4, 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var starts, ends, most atomic.Int64
+			output := make([]byte, tt.output)
+			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
+				return &handler.Result{Outcome: handler.Success, Output: output}
+			})
+			inBubble(t, Config{Slots: tt.slots}, []Spec{spec}, func(f *fixture) {
+				_, free := f.openSlow(spec)
+				free.Store(tt.free)
+				wait(time.Minute)
+				f.in.Connect(stalledGrants{&grants{onReady: func() {}}, 10 * time.Second, &ends})
+				f.run()
+				for range 500 {
+					a := f.task()
+					f.in.Lease(Leased{ID: a.Header.ID, Queue: "q", Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+				}
+				wait(time.Hour)
+				if starts.Load() != 500 || ends.Load() != 500 {
+					t.Errorf("%d starts, %d ends", starts.Load(), ends.Load())
+				}
+				if most.Load() > tt.bound {
+					t.Errorf("%d starts without a durable end, the bound is %d", most.Load(), tt.bound)
+				}
+			})
+		})
+	}
+}
+
 // TestUnwrittenEndsAreBounded checks that a node whose store stalls, with space, without, and
 // with large outputs, starts no more than it may: the starts without a durable end stay within
 // the bound.
@@ -181,19 +286,7 @@ func TestUnwrittenEndsAreBounded(t *testing.T) {
 				}
 			}}
 			inBubble(t, cfg, []Spec{spec}, func(f *fixture) {
-				f.store.Close()
-				var delay, free atomic.Int64
-				free.Store(1 << 30)
-				space := func() (int64, int64, error) { return free.Load(), 1 << 40, nil }
-				s, err := store.Open(slowEngine{mem.New(), &delay}, store.Config{Clock: f.cfg.Clock, Space: space, Reserve: 1 << 20})
-				if err != nil {
-					t.Fatal(err)
-				}
-				f.store, f.results.store = s, s
-				if f.in, err = Open(s, f.parts, f.cfg); err != nil {
-					t.Fatal(err)
-				}
-				f.in.Register(spec)
+				delay, free := f.openSlow(spec)
 				for range 500 {
 					f.accept(0, f.task())
 				}
