@@ -8,8 +8,8 @@ import (
 
 // notAudited are routes with a method other than GET that no person is asked about later: a
 // ping changes nothing, a handler may report progress every second, and readers lease and
-// settle mail, and requesters make boxes for replies, as their work. A drain is repeated to see its
-// progress: package queue records the one that changes something.
+// settle mail, and requesters make boxes for replies, as their work. The route
+// of a drain is repeated to see its progress: it wraps those that change something itself.
 var notAudited = map[string]bool{
 	"pingPeer": true, "taskProgress": true, "drain": true,
 	"newReplyBox": true, "leaseMailbox": true, "leaseSubscription": true, "settleMailbox": true, "settleSubscription": true,

@@ -2,14 +2,16 @@ package api
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/node"
 )
 
-// TestProgressOfADrainIsNotAudited checks that the audit log has who drained the node and who ended
-// that, however often the progress was asked for.
+// TestProgressOfADrainIsNotAudited checks that the audit log has a start and an end of what drained
+// the node and of what ended that (I19), however often the progress was asked for.
 func TestProgressOfADrainIsNotAudited(t *testing.T) {
 	var dir string
 	n := newNode(t, func(cfg *node.Config) { dir = filepath.Join(cfg.Dir, audit.DirName) })
@@ -31,9 +33,10 @@ func TestProgressOfADrainIsNotAudited(t *testing.T) {
 		if r.Actor == "" || r.Actor == audit.ActorSystem {
 			t.Errorf("%+v has no caller", r)
 		}
-		got = append(got, r.Action+" "+r.Detail["subject"])
+		got = append(got, strings.Join([]string{r.Action, r.Detail["subject"], r.Detail["step"], r.Detail["did"], r.Detail["result"]}, " "))
 	}
-	if len(got) != 2 || got[0] != "node.drain true" || got[1] != "node.drain false" {
-		t.Errorf("the audit log has %q", got)
+	want := []string{"node.drain /v1/drain start  ", "node.drain /v1/drain end true ok", "node.drain /v1/drain start  ", "node.drain /v1/drain end false ok"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit log has %q, want %q", got, want)
 	}
 }

@@ -81,8 +81,17 @@ func (s *Server) routeHomes() {
 func (s *Server) routeDrain() {
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
+	away.Middlewares = append(away.Middlewares, withPath)
+	change := audited(s, "node.drain", func(ctx context.Context, on any) (*wire.Drained, error) {
+		d, err := s.queues.Drain(ctx, on.(bool))
+		return &d, err
+	})
 	route(s, away, func(ctx context.Context, in *struct{ Body wire.Drain }) (wire.Drained, error) {
-		return s.queues.Drain(ctx, in.Body.On)
+		if s.queues.Drained() == in.Body.On { // it asks for the progress
+			return s.queues.Drain(ctx, in.Body.On)
+		}
+		d, err := change(ctx, in.Body.On)
+		return orZero(d), err
 	})
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
 	end.Description = "The response is sent when the node begins to stop: running handlers have limits.graceful_timeout then."
