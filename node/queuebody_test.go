@@ -519,8 +519,8 @@ func TestQueueCorruptResult(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		task, err := c.nodes[0].node.Views.Wait(ctx, ids[0])
-		if err != nil || task.State != "DEAD_LETTER" || !strings.Contains(task.Reason, "I9") || task.ResultSize != 0 {
-			t.Errorf("the task is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
+		if err != nil || task.State != "DEAD_LETTER" || task.Cause != proto.TaskResultDamaged.Name() || task.Reason != "" || task.ResultSize != 0 {
+			t.Errorf("the task is %s (%s %s) with a result of %d bytes: %v", task.State, task.Cause, task.Reason, task.ResultSize, err)
 		}
 		for _, s := range c.nodes[1:] {
 			c.await(time.Minute, "the owner still stores a result that nobody accepts", func() bool { return s.node.storage.Blobs.Usage().Bytes == 0 })

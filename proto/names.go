@@ -119,6 +119,7 @@ const (
 	TaskCancelledLost      = TaskCause_TASK_CAUSE_CANCELLED_LOST
 	TaskMoved              = TaskCause_TASK_CAUSE_MOVED
 	TaskRecordDamaged      = TaskCause_TASK_CAUSE_RECORD_DAMAGED
+	TaskResultDamaged      = TaskCause_TASK_CAUSE_RESULT_DAMAGED
 )
 
 // The types of a Message: see [MessageType].

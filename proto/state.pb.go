@@ -376,6 +376,7 @@ const (
 	TaskCause_TASK_CAUSE_HOME_RESTORED_ONCE  TaskCause = 54 // the home of its queue was restored from an older copy, and its mode is at_most_once
 	TaskCause_TASK_CAUSE_CANCELLED_LOST      TaskCause = 55 // cancelled, and its owner was lost
 	TaskCause_TASK_CAUSE_RECORD_DAMAGED      TaskCause = 56 // its newest record at its home cannot be read, and it may have run
+	TaskCause_TASK_CAUSE_RESULT_DAMAGED      TaskCause = 57 // its result does not match its digest
 )
 
 // Enum value maps for TaskCause.
@@ -438,6 +439,7 @@ var (
 		54: "TASK_CAUSE_HOME_RESTORED_ONCE",
 		55: "TASK_CAUSE_CANCELLED_LOST",
 		56: "TASK_CAUSE_RECORD_DAMAGED",
+		57: "TASK_CAUSE_RESULT_DAMAGED",
 	}
 	TaskCause_value = map[string]int32{
 		"TASK_CAUSE_UNSPECIFIED":         0,
@@ -497,6 +499,7 @@ var (
 		"TASK_CAUSE_HOME_RESTORED_ONCE":  54,
 		"TASK_CAUSE_CANCELLED_LOST":      55,
 		"TASK_CAUSE_RECORD_DAMAGED":      56,
+		"TASK_CAUSE_RESULT_DAMAGED":      57,
 	}
 )
 
@@ -584,7 +587,7 @@ const file_state_proto_rawDesc = "" +
 	"\x11CODE_CANNOT_START\x10\x12\x12\x0e\n" +
 	"\n" +
 	"CODE_CLOCK\x10\x13\x12\x10\n" +
-	"\fCODE_NO_MESH\x10\x14*\xfa\f\n" +
+	"\fCODE_NO_MESH\x10\x14*\x99\r\n" +
 	"\tTaskCause\x12\x1a\n" +
 	"\x16TASK_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TASK_CAUSE_SUBMITTED\x10\x01\x12\x1e\n" +
@@ -643,7 +646,8 @@ const file_state_proto_rawDesc = "" +
 	"\x1aTASK_CAUSE_OWNER_LOST_ONCE\x105\x12!\n" +
 	"\x1dTASK_CAUSE_HOME_RESTORED_ONCE\x106\x12\x1d\n" +
 	"\x19TASK_CAUSE_CANCELLED_LOST\x107\x12\x1d\n" +
-	"\x19TASK_CAUSE_RECORD_DAMAGED\x108B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x19TASK_CAUSE_RECORD_DAMAGED\x108\x12\x1d\n" +
+	"\x19TASK_CAUSE_RESULT_DAMAGED\x109B$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_state_proto_rawDescOnce sync.Once

@@ -217,7 +217,7 @@ func (t *Transfers) offerHandoff(ctx context.Context, from proto.PeerID, env *pr
 
 // Missing reports whether the body of a result is missing or not verified yet. If the
 // body is here, it starts the verification, after which the result is received
-// again. If a result fails verification maxCorrupt times, its task ends with that reason
+// again. If a result fails verification maxCorrupt times, its task ends with that cause
 // (I9).
 func (t *Transfers) Missing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
 	name := o.GetObject().File()
@@ -228,7 +228,7 @@ func (t *Transfers) Missing(from proto.PeerID, m *proto.Message, id proto.TaskID
 	switch {
 	case corrupt >= maxCorrupt:
 		sum := sha256.Sum256(nil)
-		o.State, o.Reason = proto.DeadLetter, damagedReason
+		o.State, o.Cause, o.Reason = proto.DeadLetter, proto.TaskResultDamaged, ""
 		o.Body, o.BodySize, o.BodyDigest, o.Object = nil, 0, sum[:], nil
 		return false
 	case right && has:

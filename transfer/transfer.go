@@ -289,12 +289,10 @@ func (t *Transfers) Object(id proto.TaskID, o *proto.Outcome) (name [32]byte, si
 func damagedOutcome(o *proto.Outcome) *proto.Outcome {
 	sum := sha256.Sum256(nil)
 	return &proto.Outcome{
-		State: proto.DeadLetter, Reason: damagedReason, BodyDigest: sum[:], BootId: o.GetBootId(), LeaseToken: o.GetLeaseToken(),
+		State: proto.DeadLetter, Cause: proto.TaskResultDamaged, BodyDigest: sum[:], BootId: o.GetBootId(), LeaseToken: o.GetLeaseToken(),
 		EpochBoot: o.GetEpochBoot(), EpochCounter: o.GetEpochCounter(), StartedMs: o.GetStartedMs(), FinishedMs: o.GetFinishedMs(),
 	}
 }
-
-const damagedReason = "its result does not match its digest (I9)"
 
 // Forget removes the result of a run on this node that is no longer needed. If this node
 // is also the home of the task, the outbox refers to it now.

@@ -69,6 +69,7 @@ var causes = map[proto.TaskCause]causeText{
 	proto.TaskOwnerLostOnce:      {"indeterminate: its owner was lost while it ran, and its mode is at_most_once", ""},
 	proto.TaskHomeRestoredOnce:   {"indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once", ""},
 	proto.TaskRecordDamaged:      {"indeterminate: its newest record on this node was damaged, and it may have run", ""},
+	proto.TaskResultDamaged:      {"its result was damaged: it does not match its digest", ""},
 	proto.TaskCancelledLost:      {"cancelled; its owner was lost", ""},
 	proto.TaskResultUnsealed:     {"its result could not be sealed for its home", "it ended as {detail}, and its result could not be sealed for its home"},
 }
