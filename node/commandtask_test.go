@@ -238,14 +238,30 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 }
 
+// A redrive is a new task. Its large body is not sent again to a target that still has it.
 func TestRedriveIsANewTask(t *testing.T) {
 	a, b := pair(t, nil)
-	flag := filepath.Join(t.TempDir(), "mended")
+	pinned, flag := filepath.Join(t.TempDir(), "pinned"), filepath.Join(t.TempDir(), "repaired")
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	body := strings.Repeat("x", 400_000) // streamed
-	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + flag + " || exit 65; wc -c"}, Body: []byte(body)})
+	body := randomBody(400_000) // streamed, and not compressible
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + pinned + "; do sleep 0.01; done; test -e " + flag + " || exit 65; wc -c"}, Body: body})
+	tid, err := proto.ParseTaskID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := a.outbox.Get(tid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The target would remove the body a second after the end of the task: a slow machine may need longer.
+	name := rec.GetBodyBlob()
+	eventually(t, func() bool { return b.storage.Blobs.Pin(name) }, func() string { return "the body did not arrive" })
+	defer b.storage.Blobs.Release(name)
+	if err := os.WriteFile(pinned, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	a.waitEnd(t, id, "FAILED")
 	if err := os.WriteFile(flag, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -263,6 +279,10 @@ func TestRedriveIsANewTask(t *testing.T) {
 	}
 	if _, err := a.Redriver.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("a second redrive: %v", err)
+	}
+	sent, received := metricsOf(t, a.Node)["balefire_body_bytes_total{out}"], metricsOf(t, b.Node)["balefire_body_bytes_total{in}"]
+	if want := float64(len(body)); sent != received || sent < want || sent > want+want/100 {
+		t.Errorf("%v bytes of bodies were sent and %v received, want little more than %v", sent, received, want)
 	}
 }
 

@@ -355,31 +355,48 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 	}
 }
 
-// A task that is moved to another queue, with another home, runs there once with the body of the
-// first, and none is left behind.
+// A task that is moved to another queue runs there once with the body of the first, and none is left
+// behind. Its origin sends the body once to each home: not again to one that has it.
 func TestMovedTaskKeepsItsLargeBody(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := newLargeCluster(t, nil)
-		defer c.close()
-		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "night", wire.QueueSettings{Home: "here"}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second) // the others know its home
-		ids, bodies := c.submitPaused(1, 1)
-		s, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "night")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.waitLarge(1, []string{s.ID}, bodies, 5*time.Minute)
-		if old, moved := c.startsOf(ids[0]), c.startsOf(s.ID); old != 0 || moved != 1 {
-			t.Errorf("the old task was started %d times and its successor %d times", old, moved)
-		}
-		if task, err := c.nodes[1].node.Views.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
-			t.Errorf("the target is %s: %v", task.Target, err)
-		}
-		c.waitNoBodies(1, 1)
-	})
+	for _, tt := range []struct {
+		name   string
+		home   int     // place of the home of the new queue
+		bodies float64 // that the origin sends
+	}{
+		{"to another home", 2, 2},
+		{"to the same home", 0, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, nil)
+				defer c.close()
+				if _, err := c.nodes[tt.home].node.Queues.Set(t.Context(), "night", wire.QueueSettings{Home: "here"}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.nodes[1].node.Queues.Drain(t.Context(), true); err != nil { // the origin runs nothing, so all that it sends are bodies of tasks
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second) // the others know its home
+				ids, bodies := c.submitPaused(1, 1)
+				s, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "night")
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.waitLarge(1, []string{s.ID}, bodies, 5*time.Minute)
+				if old, moved := c.startsOf(ids[0]), c.startsOf(s.ID); old != 0 || moved != 1 {
+					t.Errorf("the old task was started %d times and its successor %d times", old, moved)
+				}
+				if task, err := c.nodes[1].node.Views.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
+					t.Errorf("the target is %s: %v", task.Target, err)
+				}
+				if sent, want := c.nodes[1].metrics()["balefire_body_bytes_total{out}"], tt.bodies*largeBody; sent < want || sent > want+want/100 {
+					t.Errorf("the origin sent %v bytes of bodies, want little more than %v", sent, want)
+				}
+				c.waitNoBodies(1, 1)
+			})
+		})
+	}
 }
 
 // A home accepts large bodies only up to its limits of number and disk space: other

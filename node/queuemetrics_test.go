@@ -12,10 +12,12 @@ import (
 )
 
 // metrics returns the values of all gauges and counters of a node by name and labels.
-func (s *simNode) metrics() map[string]float64 {
-	t := s.mesh.t
+func (s *simNode) metrics() map[string]float64 { return metricsOf(s.mesh.t, s.get()) }
+
+// metricsOf returns the metrics of a node by name and labels.
+func metricsOf(t testing.TB, n *Node) map[string]float64 {
 	t.Helper()
-	families, err := s.get().Registry().Gather()
+	families, err := n.Registry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
