@@ -90,8 +90,8 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 func TestKillAfterRedrive(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			mended, ran := filepath.Join(shortDir(t), "mended"), filepath.Join(shortDir(t), "ran")
-			weak := fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s && echo ran >> %s || exit 65'], allow: ['role:send']}\n", mended, ran)
+			repaired, ran := filepath.Join(shortDir(t), "repaired"), filepath.Join(shortDir(t), "ran")
+			weak := fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s && echo ran >> %s || exit 65'], allow: ['role:send']}\n", repaired, ran)
 			a, b := pairOf(t, config{engine: engine}, config{engine: engine, kinds: weak})
 			for i, key := range []string{"", "k"} {
 				old := newAcknowledged()
@@ -103,7 +103,7 @@ func TestKillAfterRedrive(t *testing.T) {
 				a.stop()
 				// Repair before the redrive: the new task may be sent and run before the
 				// process dies.
-				if err := os.WriteFile(mended, nil, 0o600); err != nil {
+				if err := os.WriteFile(repaired, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				a.start("BALEFIRE_FAILPOINT=" + redrive.PointRedriven + ":1")
@@ -124,7 +124,7 @@ func TestKillAfterRedrive(t *testing.T) {
 				if err != nil || strings.Count(string(lines), "ran") != i+1 {
 					t.Errorf("I6: key %q: %d tasks ran after %d redrives, %v", key, strings.Count(string(lines), "ran"), i+1, err)
 				}
-				if err := os.Remove(mended); err != nil {
+				if err := os.Remove(repaired); err != nil {
 					t.Fatal(err)
 				}
 			}

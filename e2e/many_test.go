@@ -22,8 +22,8 @@ import (
 // repetition. The short form fails 3000.
 func TestManyFailures(t *testing.T) {
 	total, limit := either(3000, 100_000), 500
-	mended := filepath.Join(shortDir(t), "mended")
-	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", mended)}
+	repaired := filepath.Join(shortDir(t), "repaired")
+	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", repaired)}
 	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", limit)}, cb)
 	began := time.Now()
 	p := newAcknowledged()
@@ -59,7 +59,7 @@ func TestManyFailures(t *testing.T) {
 	if len(dead)+len(archived) != total {
 		t.Errorf("%d dead letters in the store and %d in the archive of %d tasks", len(dead), len(archived), total)
 	}
-	if err := os.WriteFile(mended, nil, 0o600); err != nil {
+	if err := os.WriteFile(repaired, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	began = time.Now()

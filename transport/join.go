@@ -195,10 +195,10 @@ func (j *joins) request(ctx context.Context, addrs []string, inviter proto.PeerI
 // joinAt asks until there is an answer.
 func (j *joins) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	reply, again, err := j.joinOnce(ctx, addrs, inviter, r)
-	for try := 1; try < joinTries && again && !turnedAway(err) && clock.Pause(ctx, joinPause); try++ {
+	for try := 1; try < joinTries && again && !atLimit(err) && clock.Pause(ctx, joinPause); try++ {
 		reply, again, err = j.joinOnce(ctx, addrs, inviter, r)
 	}
-	if turnedAway(err) {
+	if atLimit(err) {
 		err = ErrNoPlace
 	}
 	if err != nil {
@@ -207,8 +207,8 @@ func (j *joins) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID
 	return reply, nil
 }
 
-// turnedAway reports whether the other side closed the connection because it has too many.
-func turnedAway(err error) bool {
+// atLimit reports whether the other side closed the connection because it has too many.
+func atLimit(err error) bool {
 	c, ok := errors.AsType[*network.ConnError](err)
 	return ok && c.Remote && c.ErrorCode == network.ConnRateLimited
 }

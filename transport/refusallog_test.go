@@ -20,7 +20,7 @@ func TestRepeatedRefusalsAreLoggedOnce(t *testing.T) {
 	g := newSlotCase(nil)
 	var out bytes.Buffer
 	g.greeter.log = slog.New(slog.NewTextHandler(&out, nil))
-	knock := func(from string, why error) {
+	refuse := func(from string, why error) {
 		g.next++
 		raw := &fakeConn{from: ma.StringCast(from)}
 		g.greeter.logNoHello(newConn(raw, proto.PeerID{g.next}, g.cfg.Clock), why)
@@ -32,15 +32,15 @@ func TestRepeatedRefusalsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	for i := range 50 {
-		knock(fmt.Sprintf("/ip4/192.0.2.1/tcp/%d", i+1), &RefusedError{proto.PeerID{byte(i)}, "it has no proof", false, 0})
+		refuse(fmt.Sprintf("/ip4/192.0.2.1/tcp/%d", i+1), &RefusedError{proto.PeerID{byte(i)}, "it has no proof", false, 0})
 	}
 	lines("one address", 1)
-	knock("/ip4/192.0.2.2/tcp/1", &RefusedError{proto.PeerID{1}, "it has no proof", false, 0})
+	refuse("/ip4/192.0.2.2/tcp/1", &RefusedError{proto.PeerID{1}, "it has no proof", false, 0})
 	lines("another address", 2)
-	knock("/ip4/192.0.2.1/tcp/1", errors.New("reset"))
+	refuse("/ip4/192.0.2.1/tcp/1", errors.New("reset"))
 	lines("another reason", 3)
 	g.clk.Advance(time.Hour)
-	knock("/ip4/192.0.2.1/tcp/1", errors.New("reset"))
+	refuse("/ip4/192.0.2.1/tcp/1", errors.New("reset"))
 	lines("an hour later", 4)
 }
 

@@ -57,24 +57,24 @@ func TestNoPunchingAfterStop(t *testing.T) {
 // The other side of a punch cannot make this node dial itself.
 func TestPunchRejectsLocalAddresses(t *testing.T) {
 	a := start(t, 1, func(_ *testNode, c *Config) { c.Announce = []string{"/ip4/192.0.2.1/udp/4001/quic-v1"} })
-	door, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	knocks := make(chan net.Conn, 16)
+	dials := make(chan net.Conn, 16)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
-			c, err := door.Accept()
+			c, err := listener.Accept()
 			if err != nil {
 				return
 			}
 			c.Close()
-			knocks <- c
+			dials <- c
 		}
 	}()
-	at, err := manet.FromNetAddr(door.Addr())
+	at, err := manet.FromNetAddr(listener.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +83,9 @@ func TestPunchRejectsLocalAddresses(t *testing.T) {
 	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
 		t.Error("connected")
 	}
-	door.Close()
+	listener.Close()
 	<-done
-	if len(knocks) > 0 {
+	if len(dials) > 0 {
 		t.Error("a punch was aimed at this machine")
 	}
 }

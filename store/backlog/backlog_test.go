@@ -176,9 +176,9 @@ func TestCapacity(t *testing.T) {
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Count != 3 {
 		t.Fatalf("fourth entry: %v, want a FullError with 3", err)
 	}
-	vital := w.task("p", classNormal)
-	vital.BypassLimits = true
-	w.add(vital)
+	unlimited := w.task("p", classNormal)
+	unlimited.BypassLimits = true
+	w.add(unlimited)
 	keys := w.takeAll("p")
 	w.end(keys[0], success)
 	w.end(keys[1], success)

@@ -17,7 +17,7 @@ import (
 )
 
 // The canaries use NutsDB as it comes and assert that a known defect is still
-// there. One that fails says that an upgrade mended the defect: read its
+// there. One that fails says that an upgrade repaired the defect: read its
 // comment, and see whether the workaround may go.
 
 // stock opens NutsDB without the guard.
