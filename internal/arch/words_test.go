@@ -3,6 +3,7 @@ package arch
 import (
 	"go/ast"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,28 +32,41 @@ var retiredNames = []retired{
 	{"nudge", "wake"},
 	{"hurry", "wake"},
 	{"mend", "repair"},
+	{"mends", "repairs"},
 	{"house", "node, or the name of the thing"},
+	{"houses", "nodes"},
 	{"hall", "node"},
+	{"halls", "nodes"},
 	{"porter", "bodyTransfer"},
+	{"porters", "bodyTransfers"},
 	{"errand", "transfer"},
+	{"errands", "transfers"},
 	{"lend", "send"},
+	{"lends", "sends"},
 	{"woe", "ScheduleError"},
 	{"woes", "ScheduleErrors"},
 	{"ears", "verifier"},
 	{"voice", "signer"},
+	{"voices", "signers"},
 	{"chore", "indirectProbe"},
+	{"chores", "indirectProbes"},
 	{"grave", "tombstone"},
 	{"graves", "tombstones"},
 	{"saying", "self record, broadcast"},
+	{"sayings", "self records, broadcasts"},
 	{"condemn", "declareDead"},
 	{"lacking", "needsSync"},
 	{"convey", "proof of a deed"},
+	{"conveys", "proves a deed"},
 	{"shy", "backoff"},
 	{"shun", "backoff"},
 	{"ripen", "promoteDue"},
 	{"desk", "slots"},
+	{"desks", "slots"},
 	{"seat", "slot"},
+	{"seats", "slots"},
 	{"prospect", "startInput"},
+	{"prospects", "startInputs"},
 	{"imposter", "conflict"},
 	{"barred", "cancelTombstone"},
 	{"stood", "wasHome"},
@@ -79,6 +93,42 @@ var retiredNames = []retired{
 	{"vouchers", "delegates"},
 }
 
+// retiredIdentifiers must not be a part of an identifier either; texts may use them, because they
+// are words of everyday English too.
+var retiredIdentifiers = []retired{
+	{"ground", "storage"},
+	{"circle", "memberHost"},
+	{"aim", "dialTarget"},
+	{"widen", "extraConns"},
+	{"door", "listener"},
+	{"knock", "dial, or wake"},
+	{"knocks", "dials"},
+	{"ear", "verifier"},
+	{"recall", "proof of a deed"},
+	{"recalls", "proofs of a deed"},
+	{"flaw", "mutation"},
+	{"flaws", "mutations"},
+	{"speak", "resend"},
+	{"lift", "end of a block"},
+	{"sight", "acceptInput"},
+	{"land", "commitGroup"},
+	{"depart", "commitGroup"},
+	{"shed", "tombstone"},
+	{"barrier", "blocked"},
+	{"tend", "maintenance"},
+	{"shield", "faultFS"},
+	{"vital", "bypassLimits"},
+	{"holding", "state"},
+	{"mended", "repaired"},
+}
+
+// retiredWhole must not be identifiers; their parts may be.
+var retiredWhole = []retired{
+	{"turnedaway", "refusedPeers, or the name of the limit"},
+	{"leaseseals", "receiptSigner"},
+	{"asone", "collector"},
+}
+
 // retiredTexts must not be in a text of several words, which people read: the code may use
 // them.
 var retiredTexts = []retired{
@@ -97,6 +147,9 @@ var retiredProse = []retired{
 	{"hall", "node"},
 	{"rooms", "subsystems"},
 	{"errand", "transfer"},
+	{"mend", "repair"},
+	{"mends", "repairs"},
+	{"mended", "repaired"},
 	{"door", "listener"},
 	{"desk", "slots"},
 	{"neighbour", "peer"},
@@ -169,10 +222,8 @@ func TestRetiredWordsStayAway(t *testing.T) {
 			continue
 		}
 		for _, id := range declared(f) {
-			for _, part := range nameParts(id.Name) {
-				if use, ok := names[part]; ok {
-					t.Errorf("%s: %s: the word %q is retired: use %s", positions.Position(id.Pos()), id.Name, part, use)
-				}
+			if r, found := retiredIn(id.Name); found {
+				t.Errorf("%s: %s: the word %q is retired: use %s", positions.Position(id.Pos()), id.Name, r.word, r.use)
 			}
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -196,6 +247,67 @@ func TestRetiredWordsStayAway(t *testing.T) {
 				t.Errorf("%s: the comment has the retired word %q: use %s", positions.Position(group.Pos()), r.word, r.use)
 			}
 		}
+	}
+}
+
+// retiredIn reports whether an identifier is, or has a part that is, retired.
+func retiredIn(name string) (r retired, found bool) {
+	for _, part := range nameParts(name) {
+		for _, list := range [][]retired{retiredNames, retiredIdentifiers} {
+			if i := slices.IndexFunc(list, func(r retired) bool { return r.word == part }); i >= 0 {
+				return list[i], true
+			}
+		}
+	}
+	i := slices.IndexFunc(retiredWhole, func(r retired) bool { return r.word == strings.ToLower(name) })
+	if i < 0 {
+		return retired{}, false
+	}
+	return retiredWhole[i], true
+}
+
+// protoName matches the names in a line of a .proto file, which has its comment cut off.
+var protoName = regexp.MustCompile(`[A-Za-z_][A-Za-z_0-9]*`)
+
+// TestRetiredWordsStayAwayFromProtocolsAndScripts looks at the names and the comments of .proto
+// files, and at the comments of the scripts of tests (.txtar).
+func TestRetiredWordsStayAwayFromProtocolsAndScripts(t *testing.T) {
+	found := map[string]int{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "third_party" || d.Name() == "dist" || d.Name() == ".git") {
+			return filepath.SkipDir
+		}
+		ext := filepath.Ext(path)
+		if ext != ".proto" && ext != ".txtar" {
+			return nil
+		}
+		found[ext]++
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		mark := map[string]string{".proto": "//", ".txtar": "#"}[ext]
+		for i, line := range strings.Split(string(b), "\n") {
+			code, comment, _ := strings.Cut(line, mark)
+			if ext == ".txtar" && strings.TrimSpace(code) != "" {
+				continue // a command, whose arguments may have a #
+			}
+			if r, bad := isRetired(comment); bad {
+				t.Errorf("%s:%d: the word %q is retired: use %s", path, i+1, r.word, r.use)
+			}
+			for _, name := range protoName.FindAllString(code, -1) {
+				if r, bad := retiredIn(name); bad {
+					t.Errorf("%s:%d: %s: the word %q is retired: use %s", path, i+1, name, r.word, r.use)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || found[".proto"] < 5 || found[".txtar"] < 5 {
+		t.Errorf("%v files, %v", found, err)
 	}
 }
 
