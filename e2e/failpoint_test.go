@@ -17,70 +17,91 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// points are the moments at which a node can be killed, and whether the home or the owner of
-// a task passes them: before and after every commit that a task needs.
+// points are the moments at which a node can be killed, whether the home or the owner of
+// a task passes them, and whether the body of a task or of its result is then a file whose
+// record is about to be written or was written last: before and after every commit that a task
+// needs.
 var points = []struct {
 	name string
 	home bool
+	body bool
 }{
-	{submit.PointSealed, true},
-	{submit.PointStored, true},
-	{receive.PointReceive, true}, // a result
-	{receive.PointAccepted, true},
-	{receive.PointReceive, false}, // a task
-	{receive.PointAccepted, false},
-	{inbox.PointAccept, false},
-	{inbox.PointAccepted, false},
-	{inbox.PointStart, false},
-	{inbox.PointStarted, false},
-	{inbox.PointFinish, false},
-	{submit.PointResult, false},
-	{inbox.PointFinished, false},
-	{inbox.PointSettle, false},
-	{inbox.PointSettled, false},
+	{submit.PointSealed, true, true},
+	{submit.PointStored, true, true},
+	{receive.PointReceive, true, true}, // a result
+	{receive.PointAccepted, true, true},
+	{receive.PointReceive, false, true}, // a task
+	{receive.PointAccepted, false, false},
+	{inbox.PointAccept, false, true},
+	{inbox.PointAccepted, false, true},
+	{inbox.PointStart, false, false},
+	{inbox.PointStarted, false, false},
+	{inbox.PointFinish, false, true},
+	{submit.PointResult, false, true},
+	{inbox.PointFinished, false, true},
+	{inbox.PointSettle, false, false},
+	{inbox.PointSettled, false, true},
 	// redrive.PointRedriven is passed only on an operator's command: see TestKillAfterRedrive.
 }
 
 // TestKillAtNamedPoints checks I1, I6, I8 and S01 at every step between two
 // commits: the process dies at its n-th visit of the point, and every acknowledged
-// task runs once. The short form visits each point once and alternates between the stores.
+// task runs once. At the points around the file of a large body, the record that refers to it
+// and the end of that record, it dies with large bodies too, and a sweep follows each
+// death: every body arrives, and after the last sweep none is left but those of the results. The
+// short form visits each point once with each size and alternates between the stores.
 func TestKillAtNamedPoints(t *testing.T) {
 	for e, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			a, b := pair(t, config{engine: engine})
+			dir := filepath.Join(shortDir(t), "b")
+			a, b := pairOf(t, config{engine: engine}, config{engine: engine, dir: dir, kinds: marking("copy", filepath.Join(dir, "marks"), "cat; ")})
 			for i, pt := range points {
-				if !long && i%len(engines) != e {
-					continue
-				}
 				side, who := b, "owner"
 				if pt.home {
 					side, who = a, "home"
 				}
 				for _, visit := range either([]int{1}, []int{1, 4}) {
-					t.Run(fmt.Sprintf("%s %s %d", who, pt.name, visit), func(t *testing.T) { dieAt(t, a, b, side, pt.name, visit) })
+					if long || i%len(engines) == e {
+						t.Run(fmt.Sprintf("%s %s %d", who, pt.name, visit), func(t *testing.T) { dieAt(t, a, b, side, pt.name, visit, false) })
+					}
+					if pt.body && (long || i%len(engines) != e) {
+						t.Run(fmt.Sprintf("%s %s %d with large bodies", who, pt.name, visit), func(t *testing.T) { dieAt(t, a, b, side, pt.name, visit, true) })
+					}
 				}
 			}
 		})
 	}
 }
 
-func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
+func dieAt(t *testing.T, a, b, side *machine, point string, visit int, large bool) {
 	p := newAcknowledged()
 	before := p.checkMarks(t, b)
 	side.stop()
 	side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", point, visit))
 	for i, began := 0, time.Now(); side.alive() && time.Since(began) < testTimeout; i++ {
-		p.submit(t.Context(), a, 1+i%3, wire.Request{Target: "b", Kind: "mark"})
+		if n := 1 + i%3; large {
+			p.submitCopies(t.Context(), a, n)
+		} else {
+			p.submit(t.Context(), a, n, wire.Request{Target: "b", Kind: "mark"})
+		}
 		if i%10 == 9 { // let sent tasks settle, so that marks are due
 			a.until("the tasks end or the failpoint is reached", func() bool { return !side.alive() || a.isIdle() })
 			pause(150 * time.Millisecond)
 		}
 	}
-	side.waitFailpoint()
+	side.waitDeath()
+	swept := side.addStray()
+	side.start()
+	swept()
 	p.checkAllEnd(t, a, "SUCCESS")
 	a.waitIdle()
 	if again := p.checkMarks(t, b); side == a && again > before {
 		t.Errorf("I6: %d tasks ran twice although their owner stayed alive", again-before)
+	}
+	if large {
+		p.checkCopies(t, a)
+		both(func(m *machine) { m.stop(); m.start() }, a, b)
+		checkBodies(t, a, b)
 	}
 }
 

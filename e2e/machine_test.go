@@ -90,9 +90,12 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 
 // markingHandler is the handler that writes a mark when it starts and when it ends: the
 // action, the task, the attempt and the life of the node.
-func (m *machine) markingHandler() string {
-	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks + `; echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks
-	return fmt.Sprintf("  - {kind: mark, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", script)
+func (m *machine) markingHandler() string { return marking("mark", m.marks, "") }
+
+// marking returns a handler that writes its marks to a file and runs a command between them.
+func marking(kind, marks, between string) string {
+	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + marks + `; ` + between + `echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + marks
+	return fmt.Sprintf("  - {kind: %s, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", kind, script)
 }
 
 // shortDir returns a folder whose path is short enough for a socket in it.
