@@ -92,18 +92,17 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 		full   bool // the disk
 		memory bool // likewise
 		code   proto.Code
-		detail string
 		others proto.Code // for a task of another origin
 	}{
 		{name: "with room", fill: 5},
-		{name: "the node is stopping", fill: 5, halted: true, code: proto.CodeDraining, detail: "is stopping", others: proto.CodeDraining},
-		{name: "the disk is full", fill: 5, full: true, code: proto.CodeFull, detail: "below its reserve", others: proto.CodeFull},
-		{name: "the memory is full", fill: 5, memory: true, code: proto.CodeFull, detail: "memory limit", others: proto.CodeFull},
-		{name: "as many ids as it can keep", cfg: Config{MaxKept: 5}, fill: 5, code: proto.CodeBusy, detail: "as many task ids as it can", others: proto.CodeBusy},
-		{name: "as many tasks as it can keep", cfg: Config{MaxTasks: 5}, fill: 5, code: proto.CodeFull, detail: "limit of waiting tasks", others: proto.CodeFull},
-		{name: "the share of ids", cfg: Config{MaxKept: 100}, fill: 90, code: proto.CodeBusy, detail: "its origin has used up its share"},
-		{name: "the share of tasks", cfg: Config{MaxTasks: 100}, fill: 90, code: proto.CodeBusy, detail: "its origin has used up its share"},
-		{name: "the share of bytes", cfg: Config{MaxBytes: 421 << 10}, body: large, code: proto.CodeBusy, detail: "its origin has used up its share"},
+		{name: "the node is stopping", fill: 5, halted: true, code: proto.CodeDraining, others: proto.CodeDraining},
+		{name: "the disk is full", fill: 5, full: true, code: proto.CodeFull, others: proto.CodeFull},
+		{name: "the memory is full", fill: 5, memory: true, code: proto.CodeFull, others: proto.CodeFull},
+		{name: "as many ids as it can keep", cfg: Config{MaxKept: 5}, fill: 5, code: proto.CodeBusy, others: proto.CodeBusy},
+		{name: "as many tasks as it can keep", cfg: Config{MaxTasks: 5}, fill: 5, code: proto.CodeFull, others: proto.CodeFull},
+		{name: "the share of ids", cfg: Config{MaxKept: 100}, fill: 90, code: proto.CodeBusy},
+		{name: "the share of tasks", cfg: Config{MaxTasks: 100}, fill: 90, code: proto.CodeBusy},
+		{name: "the share of bytes", cfg: Config{MaxBytes: 421 << 10}, body: large, code: proto.CodeBusy},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -148,8 +147,8 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 						}
 						continue
 					}
-					if re, ok := errors.AsType[*RefusedError](err); !ok || re.Refusal() != x.code || !strings.Contains(re.Error(), tt.detail) {
-						t.Errorf("%s: %v, want %s with %q", x.name, err, x.code.Name(), tt.detail)
+					if re, ok := errors.AsType[*RefusedError](err); !ok || re.Refusal() != x.code {
+						t.Errorf("%s: %v, want %s", x.name, err, x.code.Name())
 					}
 					if _, err := f.in.Get(x.task.Header.ID); err == nil || f.in.dedup.size() != ids {
 						t.Errorf("%s: the refused task is kept: %v", x.name, err)
