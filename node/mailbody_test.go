@@ -87,7 +87,7 @@ func TestLargeBodyTravelsBeforeItsMail(t *testing.T) {
 			t.Errorf("%q came first", got[0].Body)
 		}
 		why, _, err := alpha.node.Mail.WhyMail(t.Context(), id)
-		if err != nil || why.State != "PENDING" || why.Cause.Refusal != "NEED_BODY" || !strings.Contains(why.Cause.Detail, "its body of 16777216 bytes is not there yet") {
+		if err != nil || why.State != "PENDING" || why.Cause.Refusal != "NEED_BODY" {
 			t.Errorf("%+v, %v", why, err)
 		}
 		if m, err := alpha.node.Mail.Mail(t.Context(), id); err != nil || m.State != "PENDING" || m.Size != int64(len(body)) || m.Digest == "" {
@@ -212,7 +212,7 @@ func TestLargeBodyWaitsForSpace(t *testing.T) {
 		alpha.sendLarge(wire.Mail{To: "agent:ceo@n1"}, randomBody(4<<20))
 		time.Sleep(time.Minute)
 		spools, err := alpha.node.Mail.Outgoing(t.Context())
-		if err != nil || len(spools) != 1 || len(spools[0].Stops) != 1 || spools[0].Stops[0].Code != "FULL" || !strings.Contains(spools[0].Stops[0].Detail, "no space for the body") {
+		if err != nil || len(spools) != 1 || len(spools[0].Stops) != 1 || spools[0].Stops[0].Code != "FULL" {
 			t.Errorf("%+v, %v", spools, err)
 		}
 		beta.readLarge("desk", time.Second)

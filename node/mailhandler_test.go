@@ -73,7 +73,7 @@ func TestProgramsHandleMail(t *testing.T) {
 	if err := a.mail(t, "slow"); err != nil {
 		t.Fatal(err)
 	}
-	if dead := a.waitBox(t, "ceo", ended(1, 3)); len(dead) != 3 || !strings.Contains(dead[2].Reason, "timed out") {
+	if dead := a.waitBox(t, "ceo", ended(1, 3)); len(dead) != 3 || dead[2].Cause != "nacked" {
 		t.Errorf("%+v", dead)
 	}
 }
@@ -160,7 +160,7 @@ func TestAddedHandlerThatIsNotAllowedAnyMore(t *testing.T) {
 	cfg.Dangerous = nil
 	a = start(t, cfg)
 	all := a.Handlers.List()
-	if len(all) != 1 || all[0].Kind != "wipe" || all[0].Problem == nil || all[0].Problem.Code != wire.ProblemHandler || !strings.Contains(all[0].Problem.Detail, "under dangerous") || len(a.inbox.Specs()) != 0 {
+	if len(all) != 1 || all[0].Kind != "wipe" || all[0].Problem == nil || all[0].Problem.Code != wire.ProblemHandler || len(a.inbox.Specs()) != 0 {
 		t.Errorf("%+v, offered %v", all, a.inbox.Specs())
 	}
 	if err := a.Handlers.Remove(t.Context(), "wipe"); err != nil || len(a.Handlers.List()) != 0 {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
@@ -41,7 +41,7 @@ func TestTasksGrantedAheadGoBack(t *testing.T) {
 			return err == nil && q.Waiting == 0 && q.Owned <= slots
 		})
 		returned := slices.ContainsFunc(home.Queues.Events(0, 4096), func(e wire.OwnershipEvent) bool {
-			return e.Kind == "released" && strings.Contains(e.Detail, "waited for a slot")
+			return e.Kind == "released" && e.Cause == wire.LeaseCause(proto.Unstarted.Name())
 		})
 		if !returned {
 			t.Error("no task was returned")

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,8 +74,8 @@ func (c *cluster) waitDenied(at int, ids []string, within time.Duration) (all []
 	defer cancel()
 	for _, ref := range ids {
 		task, err := c.nodes[at].node.Views.Wait(ctx, ref)
-		if err != nil || task.State != "DEAD_LETTER" || !strings.Contains(task.Reason, "allow list does not name the origin") {
-			c.t.Errorf("%s is %s (%s): %v", ref, task.State, task.Reason, err)
+		if err != nil || task.State != "DEAD_LETTER" || task.Code != "DENIED" {
+			c.t.Errorf("%s is %s (%s %s): %v", ref, task.State, task.Code, task.Reason, err)
 		}
 		all = append(all, task)
 	}
