@@ -170,7 +170,7 @@ func TestAckAndSendRefused(t *testing.T) {
 			err := f.View(t.Context(), func(s *box.State) {
 				id, _ := s.Find("agent:raw")
 				for m := range s.Mails(id, 0, 0) {
-					if m.Attempts != 0 || len(m.Tries) != 1 || m.Tries[0].Cause != box.CauseDeferred || !strings.Contains(m.Tries[0].Reason, tt.want.Name()) {
+					if m.Attempts != 0 || len(m.Tries) != 1 || m.Tries[0].Cause != box.CauseDeferred {
 						t.Errorf("%+v", m)
 					}
 				}
