@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,7 +309,7 @@ func TestDamagedBodiesAreRefused(t *testing.T) {
 		f.damage()
 		f.handle(wire.MailHandler{})
 		time.Sleep(time.Minute)
-		if dead := f.inState("raw", "DEAD"); len(dead) != 1 || !strings.Contains(dead[0].Reason, "the body is lost") {
+		if dead := f.inState("raw", "DEAD"); len(dead) != 1 || dead[0].Cause != "final" {
 			t.Errorf("%+v", dead)
 		}
 		f.crash()

@@ -150,7 +150,7 @@ func TestSubscriptionWithAMailThatItsBoxCannotTake(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		dead, _, err := f.Mails(t.Context(), "topic:orders", "small", wire.MailQuery{State: "DEAD"})
-		if err != nil || len(dead) != 1 || !strings.Contains(dead[0].Reason, "forward to agent:next@") || !strings.Contains(dead[0].Reason, "TOO_LARGE") {
+		if err != nil || len(dead) != 1 || dead[0].Cause != "final" {
 			t.Errorf("%+v, %v", dead, err)
 		}
 		if got := f.taken("boss"); len(got) != 1 || !strings.Contains(got[0], "TOO_LARGE") {
