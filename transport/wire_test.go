@@ -228,15 +228,15 @@ func TestRefusalReasonIsSent(t *testing.T) {
 	tests := []struct {
 		name   string
 		a, b   func(*testNode, *Config)
-		says   string
+		says   string // the reason, if no code says it
 		theirs bool
 		code   proto.Code
 	}{
 		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true, 0},
 		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false, 0},
-		{"by the clock of the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = early }, "not valid yet", true, proto.CodeClock},
-		{"by the clock of this side", func(n *testNode, _ *Config) { n.gate.admit = early }, nil, "not valid yet", false, proto.CodeClock},
-		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.outsideMesh = true }, "in no mesh yet", true, proto.CodeNoMesh},
+		{"by the clock of the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = early }, "", true, proto.CodeClock},
+		{"by the clock of this side", func(n *testNode, _ *Config) { n.gate.admit = early }, nil, "", false, proto.CodeClock},
+		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.outsideMesh = true }, "", true, proto.CodeNoMesh},
 		{"blocked here", func(n *testNode, _ *Config) {
 			n.gate.block = map[proto.PeerID]bool{newTestKeys(2).Peer(): true}
 		}, nil, "blocked", false, 0},
