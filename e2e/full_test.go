@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -230,7 +231,7 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 	for _, id := range ids {
 		b.until("why states that the task waits for space", func() bool {
 			why, err := b.Why(t.Context(), id)
-			return err == nil && strings.Contains(why.Cause.Detail, "restarts when there is space")
+			return err == nil && why.Cause.Code == wire.NoteRetryWaits && why.Cause.Cause == proto.TaskUnready.Name()
 		})
 	}
 	free()
