@@ -300,13 +300,16 @@ func (m *machine) signal(s syscall.Signal) {
 	}
 }
 
-// pause stops the threads of the node, which has no wrapper, until SIGCONT.
+// pause stops the threads of the node, which has no wrapper, until SIGCONT. Its handlers continue:
+// the thread that starts one cannot stop before that has begun.
 func (m *machine) pause() {
 	m.t.Helper()
 	if !m.alive() {
 		m.t.Fatalf("%s has exited unexpectedly: %s", m.name, m.tail())
 	}
-	m.signal(syscall.SIGSTOP)
+	if err := m.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		m.t.Fatalf("pause %s: %v", m.name, err)
+	}
 	if err := unix.Waitid(unix.P_PID, m.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
 		m.t.Fatalf("pause %s: %v: %s", m.name, err, m.tail())
 	}
