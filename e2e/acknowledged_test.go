@@ -118,6 +118,24 @@ func (m *machine) isIdle() bool {
 	return err == nil && len(page.Items) == 0
 }
 
+// allTasks returns the ids of all tasks that match.
+func (m *machine) allTasks(q wire.Query) (ids []string) {
+	m.t.Helper()
+	for q.Limit = 1000; ; {
+		page, err := m.Tasks(context.Background(), q)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, task := range page.Items {
+			ids = append(ids, task.ID)
+		}
+		if page.Next == "" {
+			return ids
+		}
+		q.Cursor = page.Next
+	}
+}
+
 // pause lets real time pass for other processes.
 func pause(d time.Duration) { <-time.After(d) }
 

@@ -84,17 +84,7 @@ func (m *machine) addStray() (swept func()) {
 // tasks have ended and both nodes have started again.
 func checkBodies(t *testing.T, home, owner *machine) {
 	t.Helper()
-	results := 0
-	for q := (wire.Query{Role: wire.RoleHome, Kind: "copy"}); ; {
-		page, err := home.Tasks(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if results += len(page.Items); page.Next == "" {
-			break
-		}
-		q.Cursor = page.Next
-	}
+	results := len(home.allTasks(wire.Query{Role: wire.RoleHome, Kind: "copy"}))
 	var at, left []string
 	home.until("only the bodies of results are left", func() bool {
 		at, left = home.bodyFiles(), owner.bodyFiles()

@@ -26,7 +26,8 @@ import (
 // pages: the folder of a node under load is copied at one moment, and in
 // the copy all data written after the last commit that had returned is truncated,
 // zeroed or corrupted. The copy opens and contains every task and every mail that was
-// acknowledged before; mail that its reader acknowledged does not come again.
+// acknowledged before; mail that its reader acknowledged does not come again. The same for the
+// target of tasks: see targetPowerCut.
 //
 // A NutsDB store records the end of the last commit itself (its mark). For a Pebble
 // store, the end of the log at some time before the copy is used, and
@@ -36,6 +37,7 @@ import (
 func TestPowerCut(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) { powerCut(t, engine) })
+		t.Run(engine+" of a target", func(t *testing.T) { targetPowerCut(t, engine) })
 	}
 }
 
@@ -61,12 +63,7 @@ func powerCut(t *testing.T, engine string) {
 	for round := range rounds(2, 15) {
 		pause(time.Duration(rng.IntN(either(50, 2000))) * time.Millisecond)
 		promised, known := p.all(), mails.all()
-		var file string
-		var from int64
-		var log []byte
-		if engine == "pebble" {
-			file, log = a.pebbleLog()
-		}
+		file, log := a.storeLog(engine)
 		segment, records := a.ledgerLog()
 		a.until("more mail is sent", func() bool { return len(mails.all()) > len(known) })
 		pause(time.Duration(rng.IntN(100)) * time.Millisecond)
@@ -76,14 +73,7 @@ func powerCut(t *testing.T, engine string) {
 		}
 		later := mails.all()
 		twin := a.copied(t)
-		if engine == "nutsdb" {
-			file, from = twin.nutsEnd()
-		} else if last, now := twin.pebbleLog(); last == file {
-			from = same(log, now)
-		} else {
-			file = last
-		}
-		how := twin.loseTail(rng, file, from) + ", " + twin.loseRecords(rng, segment, records)
+		how := twin.loseCommits(rng, engine, file, log) + ", " + twin.loseRecords(rng, segment, records)
 		t.Logf("round %d: %s", round, how)
 		twin.start()
 		for _, id := range promised {
@@ -305,6 +295,30 @@ func (m *machine) pebbleLog() (file string, raw []byte) {
 		m.t.Fatal(err)
 	}
 	return filepath.Join("store", "pebble", filepath.Base(last)), raw
+}
+
+// storeLog returns the log that a Pebble store writes to, as pebbleLog does, and nothing of a
+// NutsDB store.
+func (m *machine) storeLog(engine string) (file string, raw []byte) {
+	if engine == "pebble" {
+		return m.pebbleLog()
+	}
+	return "", nil
+}
+
+// loseCommits loses what the store of a copy has written after its last acknowledged commit,
+// given what storeLog returned before the copy was made.
+func (m *machine) loseCommits(rng *rand.Rand, engine, file string, log []byte) (how string) {
+	m.t.Helper()
+	var from int64
+	if engine == "nutsdb" {
+		file, from = m.nutsEnd()
+	} else if last, now := m.pebbleLog(); last == file {
+		from = same(log, now)
+	} else {
+		file = last
+	}
+	return m.loseTail(rng, file, from)
 }
 
 // loseTail loses the data of a file of the store after the acknowledged offset, in one of
