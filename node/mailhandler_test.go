@@ -62,10 +62,10 @@ func TestProgramsHandleMail(t *testing.T) {
 	}
 	dead := a.waitBox(t, "ceo", ended(1, 2))
 	for i, want := range []struct {
-		attempts       int
-		reason, stderr string
-	}{{1, "exit code 65: ", " 1: exit 65\n"}, {2, "exit code 75: ", " 2: exit 75\n"}} {
-		if d := dead[i]; d.Attempts != want.attempts || !strings.HasPrefix(d.Reason, want.reason+"agent:ceo@") || !strings.HasSuffix(d.Stderr, want.stderr) {
+		attempts      int
+		cause, stderr string
+	}{{1, "final", " 1: exit 65\n"}, {2, "nacked", " 2: exit 75\n"}} {
+		if d := dead[i]; d.Attempts != want.attempts || d.Cause != want.cause || !strings.HasSuffix(d.Reason, strings.TrimSpace(want.stderr)) || !strings.HasSuffix(d.Stderr, want.stderr) {
 			t.Errorf("%+v", d)
 		}
 	}
