@@ -10,12 +10,21 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/proto"
 )
 
-// badNames is a resolver that knows no name, and does not answer to some.
-type badNames struct{ network.MultiaddrDNSResolver }
+// badNames is a resolver that knows no name, does not answer to some, and believes that others are
+// names of these addresses.
+type badNames struct {
+	network.MultiaddrDNSResolver
+	other []string
+}
 
-func (badNames) ResolveDNSComponent(ctx context.Context, a ma.Multiaddr, _ int) ([]ma.Multiaddr, error) {
+func (b badNames) ResolveDNSComponent(ctx context.Context, a ma.Multiaddr, _ int) ([]ma.Multiaddr, error) {
+	if strings.Contains(a.String(), "other") {
+		return multiaddrs(b.other...), nil
+	}
 	if strings.Contains(a.String(), "silent") {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -78,3 +87,25 @@ func TestDialWithAWrongName(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Names that cannot be resolved, or that resolve to the addresses of another node or of none, do not
+// keep a node from a peer whose address its address book has.
+func TestContactWithAWrongName(t *testing.T) {
+	b, other := start(t, 2, nil), start(t, 3, nil)
+	addrs := append([]string{"/dns4/wrong.example/tcp/4001", "/dns4/silent.example/tcp/4001", "/dns4/other.example/tcp/4001", "/dns4/other.example/udp/4001/quic-v1"}, b.Addrs()...)
+	a := start(t, 1, func(n *testNode, cfg *Config) {
+		cfg.Directory = contactsOf{{Peer: b.Peer(), Addrs: addrs}}
+		n.tune = func(tr *Transport) {
+			tr.dialer.names.MultiaddrDNSResolver = badNames{other: append(other.Addrs(), "/ip4/127.0.0.1/tcp/1")}
+		}
+	})
+	eventually(t, "a is connected with b", func() bool { return a.Connected(b.Peer()) })
+	if a.Connected(other.Peer()) {
+		t.Error("a is connected with the node that a wrong name names")
+	}
+}
+
+// contactsOf is a Directory of these contacts.
+type contactsOf []proto.Contact
+
+func (c contactsOf) Contacts() []proto.Contact { return c }
