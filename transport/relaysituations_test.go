@@ -27,6 +27,7 @@ type relaySituation struct {
 	steady bool          // the bulk does not end
 	best   []int         // relays to be in use in the end; nil: all but the liar
 	within time.Duration // from the first traffic
+	missed bool          // that bar is missed, as docs/network.md says: the relay in use is only logged
 }
 
 const ms = time.Millisecond
@@ -68,6 +69,7 @@ var relaySituations = []relaySituation{
 	{name: "three relays, the lossy one is kept", links: threeRelays, relays: 3, first: 4, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
 	{name: "three relays, the lossy one is the best, kept with bulk", links: threeWith(ms), mbps: 100, relays: 3, first: 4, honest: true, bulk: true, steady: true, best: []int{4}, within: 20 * time.Second},
 	{name: "three relays, the lossy one is the best, kept after bulk", links: threeWith(ms), mbps: 100, relays: 3, first: 4, honest: true, bulk: true, best: []int{4}, within: 20 * time.Second},
+	{name: "three relays, the lossy one is the best, the slow one in use, bulk", links: threeRelays, mbps: 100, relays: 3, first: 2, honest: true, bulk: true, steady: true, best: []int{4}, within: 20 * time.Second, missed: true},
 	{name: "three relays, the lossy one is the best, the long one in use", links: threeWith(ms), mbps: 100, relays: 3, first: 3, honest: true, best: []int{4}, within: 20 * time.Second},
 }
 
@@ -136,15 +138,17 @@ func TestRelaySituations(t *testing.T) {
 				}
 				took := s.clock.Mono() - began
 				t.Logf("relay %d is in use after %v", s.via()[0], took)
-				if took > tt.within {
+				if took > tt.within && !tt.missed {
 					t.Errorf("relay %d is in use after %v, one of %v is better: want it within %v", s.via()[0], took, best, tt.within)
 				}
 				before := s.happened(0, transport.EventPath)
 				for second := range 120 {
 					given += s.work(tt.bulk && (tt.steady || second < 15), time.Second)
 				}
-				if n := s.happened(0, transport.EventPath) - before; n > 2 || !slices.Contains(best, s.via()[0]) { // at most one a minute
+				if n := s.happened(0, transport.EventPath) - before; n > 2 || !slices.Contains(best, s.via()[0]) && !tt.missed { // at most one a minute
 					t.Errorf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])
+				} else {
+					t.Logf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])
 				}
 				paths := s.nodes[0].Paths(s.nodes[1].Peer()).Paths
 				used := slices.IndexFunc(paths, func(p transport.Path) bool { return p.InUse })
