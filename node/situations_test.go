@@ -193,6 +193,7 @@ func becomesTooNarrow(sc *scene, a, b *simNode) {
 	sc.within(time.Minute, "all are ALIVE and connected", func() bool { return sc.allAlive() && sc.allConnected() })
 }
 
+// shrinks is a path whose MTU falls while small tasks are sent, or within a body.
 func shrinks(to, size int) func(sc *scene, a, b *simNode) {
 	return func(sc *scene, a, b *simNode) {
 		sc.both(5*time.Second, "a task", a, b, 300*kB)
@@ -201,10 +202,12 @@ func shrinks(to, size int) func(sc *scene, a, b *simNode) {
 			sc.SetNodeLink(b.at, mtu(to))
 			sc.stream(20*time.Second, 6*time.Second, "small tasks", a, b)
 		} else {
+			whole := sc.deliver(15*time.Second, "the body before that", a, b, size)
 			id := sc.send(a, b, size)
 			time.Sleep(time.Second)
 			sc.SetNodeLink(b.at, mtu(to))
-			sc.within(15*time.Second, "the body", func() bool { return a.state(id) == proto.Success })
+			rest := sc.within(15*time.Second, "the rest of the body", func() bool { return a.state(id) == proto.Success })
+			sc.took(6*time.Second, "later than without", time.Second+rest-whole)
 		}
 		sc.both(2*time.Second, "a task afterwards", a, b, 300*kB)
 		sc.connects(5*time.Second, true, a, b)
