@@ -26,7 +26,7 @@ func (m *machine) reservations() (names []string) {
 }
 
 // TestRelayRestarts checks S40: one of two relays is down for a second, five times, and a
-// node behind a NAT has its reservation there again within 3 s from its start on.
+// node behind a NAT has its reservation there again within 3 s from the start of its process.
 func TestRelayRestarts(t *testing.T) {
 	f := newNATLab(t, plan{home: netfilter.Symmetric, relays: 2})
 	f.b.start()
@@ -37,8 +37,8 @@ func TestRelayRestarts(t *testing.T) {
 		before := f.b.reserved("relay1")
 		relay.kill()
 		pause(time.Second)
-		relay.start()
 		began := time.Now()
+		relay.start()
 		f.b.until("its reservation is back", func() bool {
 			return f.b.reserved("relay1") > before && slices.Contains(f.b.reservations(), "relay1")
 		})
