@@ -102,7 +102,7 @@ var soakSteps = slices.Concat([]step{
 		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
 		"TestRunAsInTheSandboxOfTheUnit", "TestExposureOfTheUnit", "TestMeshOfContainers"),
-	alone(eachProcess(false, "TestThreeContainers")), // the same networks as the mesh
+	alone(eachProcess(false, "TestThreeContainers", "TestTwoCheckouts")), // the same networks as the mesh
 	eachProcess(true,
 		"TestMutantsAnswerTooEarly", "TestClocksApart", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
 		"TestConesReachEachOther", "TestLaptopInTheCafe", "TestSituations", "TestRelayRestarts", "TestRelayDies"),
@@ -183,6 +183,7 @@ var reads = map[string][]string{
 	"TestExposureOfTheUnit":          {"packaging/systemd", "docs/operations.md"},
 	"TestMeshOfContainers":           images,
 	"TestThreeContainers":            append([]string{"docs/ownership.md"}, images...),
+	"TestTwoCheckouts":               images,
 }
 
 // estimates has the durations of the slow long forms.
