@@ -289,6 +289,7 @@ func injectFaults(t *testing.T) {
 // once.
 func ledger(t *testing.T, flows []*flow) {
 	t.Helper()
+	total := 0
 	for _, f := range flows {
 		b, err := os.ReadFile(f.to.marks)
 		if err != nil {
@@ -307,6 +308,7 @@ func ledger(t *testing.T, flows []*flow) {
 		if len(all) < 50 {
 			t.Errorf("only %d tasks were sent from %s to %s: the test proves little", len(all), f.from.name, f.to.name)
 		}
-		t.Logf("%s to %s: %d tasks, each ran once", f.from.name, f.to.name, len(all))
+		total += len(all)
 	}
+	t.Logf("counted: %d tasks on %d paths were acknowledged, each ran once", total, len(flows))
 }
