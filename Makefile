@@ -6,7 +6,7 @@ TOOL       := go tool -modfile=tools/go.mod
 LARGEST    := 42000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
-.PHONY: build check lint lint-proto systems proto test race gate soak e2e sim bench bench-quick bench-net bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
+.PHONY: build check lint lint-proto systems proto test race gate soak e2e sim bench bench-quick bench-net bench-net-30 bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
 
 build: ## the binary, static and stripped, in dist/: at most 42 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
@@ -60,6 +60,9 @@ bench-quick: ## accepted, whole, queue and mail figures compared with NATS in on
 
 bench-net: ## what a mesh of 15 real nodes costs at rest, with a member behind 64 kbit/s, and what it makes of a pause, a death, a join and a link that becomes narrow: 40 minutes on 2 idle cores; needs root and iproute2
 	BALEFIRE_LONG=1 go test -tags e2e -count=1 -timeout 120m -v -run '^TestBench' ./e2e
+
+bench-net-30: ## the same of a mesh of 30 at rest, without the link that becomes narrow
+	BALEFIRE_LONG=1 BALEFIRE_REST=30 go test -tags e2e -count=1 -timeout 120m -v -run '^TestBenchMeshAtRest$$' ./e2e
 
 bench-queues: ## the figures of docs/ownership.md, about ten minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff
