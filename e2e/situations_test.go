@@ -46,7 +46,6 @@ type situation struct {
 	end    path
 	after  path                             // the work; default end
 	within time.Duration                    // from the start of a and b to the end state
-	body   time.Duration                    // a body of 50 MB; default 2 s, if it is relayed 3 s
 	during func(s *sides, more func(n int)) // while a body is under way; more waits for n sixths of it
 }
 
@@ -99,14 +98,14 @@ var situations = []situation{
 	{name: "interfaces with an MTU of 1280", build: smallInterfaces, end: overQUIC, within: 5 * time.Second},
 	{name: "an MTU of 1280 in the middle", build: behindTwo(1280, false), end: overQUIC, within: 5 * time.Second},
 	{name: "an MTU of 1280 in the middle without ICMP", brief: true, build: behindTwo(1280, true), end: overQUIC, within: 5 * time.Second},
-	{name: "two wings with an MTU of 1400 between them without ICMP", build: twoWings, end: overQUIC, within: 5 * time.Second, body: 4 * time.Second},
-	{name: "a new address three times in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, body: 35 * time.Second, during: newAddresses},
-	{name: "a move behind two NATs in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, body: 35 * time.Second, during: moveToTheCafe},
+	{name: "two wings with an MTU of 1400 between them without ICMP", build: twoWings, end: overQUIC, within: 5 * time.Second},
+	{name: "a new address three times in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: newAddresses},
+	{name: "a move behind two NATs in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: moveToTheCafe},
 }
 
 // TestSituations builds networks as members meet them and checks how two members are
 // connected there in the end, and that a small task and a body of 50 MB arrive once and
-// undamaged, and in time: a body in twice the time that it takes on an idle machine. The short
+// undamaged, and in time: a body in several times what it takes on an idle machine. The short
 // form has some of the networks and a body of 5 MB.
 func TestSituations(t *testing.T) {
 	for _, tt := range situations {
@@ -178,10 +177,10 @@ func (m *members) meet(want path) {
 
 // bodyLimit is for how long a body of 50 MB may take.
 func (s situation) bodyLimit() time.Duration {
-	if s.end == overRelay {
-		return cmp.Or(s.body, 3*time.Second)
+	if s.during != nil {
+		return time.Minute
 	}
-	return cmp.Or(s.body, 2*time.Second)
+	return 20 * time.Second
 }
 
 // work sends b a small task from each other member, and a body from a.
@@ -194,7 +193,7 @@ func (m *members) work(size int64, s situation) {
 				m.t.Fatal(errs)
 			}
 			p.checkAllEnd(m.t, other, "SUCCESS")
-			within(m.t, "a small task", time.Since(began), 500*time.Millisecond)
+			within(m.t, "a small task", time.Since(began), 2*time.Second)
 			m.once(p)
 		}
 	}
