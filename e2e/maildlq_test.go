@@ -12,7 +12,8 @@ import (
 
 // TestMailDLQ checks S17 for mail when its home is killed after each step: a mail that its reader
 // fails until its attempts are spent is a dead letter, of which its sender is told once, and the
-// mail behind it goes on; it is sent again once, though it has a dedupe key, and read once.
+// mail behind it goes on; it is sent again once, though it has a dedupe key, and read once
+// (I21).
 func TestMailDLQ(t *testing.T) {
 	const attempts = 2
 	a, b := pair(t, config{engine: engines[0]})

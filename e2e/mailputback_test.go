@@ -15,7 +15,7 @@ import (
 
 // TestMailHomeIsPutBack checks what docs/mail.md says of a home whose disk is put back to an older
 // copy while the sender of its mail lives: what was acknowledged since comes again once, what was
-// accepted since is gone, and what waits at its sender arrives.
+// accepted since is gone, and what waits at its sender arrives (I21, I22).
 func TestMailHomeIsPutBack(t *testing.T) {
 	for _, how := range []string{"folder", "snapshot"} {
 		t.Run(how, func(t *testing.T) {

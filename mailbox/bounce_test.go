@@ -53,7 +53,7 @@ func TestBounceOfABodyThatIsNotJSON(t *testing.T) {
 	})
 }
 
-// The event of a bounce that is not sent says why.
+// The event of a bounce that is not sent says why (I21).
 func TestUnheardBounce(t *testing.T) {
 	for cause, change := range map[string]func(f *fixture){
 		"full": func(f *fixture) {

@@ -92,7 +92,7 @@ func TestNotifyThatNobodyHears(t *testing.T) {
 	})
 }
 
-// An event has what nobody could be told, and the mail is told once.
+// An event has what nobody could be told, and the mail is told once (I21).
 func TestDoneThatNobodyHears(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)

@@ -133,7 +133,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 	}
 }
 
-// A home that has recorded a late result no longer needs it.
+// A home that has recorded a late result no longer needs it (I4).
 func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 	var calls recorder[string]
 	cfg := Config{Event: func(kind string, _ proto.PeerID, f map[string]string) { calls.add(kind + " " + f["task"]) }}

@@ -11,7 +11,8 @@ import (
 
 // TestAStuckTaskIsFound checks S31: of 500 long tasks (50 000 with BALEFIRE_LONG=1) that
 // all report progress, the one that does not is stopped after stall_after and no longer
-// renewed, so that its home reclaims the lease; no other lease lapses, over 12 minutes.
+// renewed, so that its home reclaims the lease; no other lease lapses, over 12 minutes (I20).
+// It has the state machines of the home and its owners alone.
 func TestAStuckTaskIsFound(t *testing.T) {
 	leases := 500
 	if os.Getenv("BALEFIRE_LONG") != "" {

@@ -244,6 +244,85 @@ func TestEveryPromiseIsDocumented(t *testing.T) {
 	}
 }
 
+// TestEveryTestNamesItsPromise checks that the comment of each test in the row of a promise
+// has the promise's number, so that a search for the number finds the test.
+func TestEveryTestNamesItsPromise(t *testing.T) {
+	comments, checked := testComments(t), 0
+	for _, p := range pages(t) {
+		for row := range strings.Lines(p.text) {
+			number := promiseRE.FindStringSubmatch(row)
+			if p.path != "docs/promises.md" || number == nil {
+				continue
+			}
+			named := regexp.MustCompile(`\b` + number[1] + `\b`)
+			for _, test := range testsIn(row) {
+				if len(comments[test]) == 0 {
+					t.Errorf("docs/promises.md names %s in the row of %s: there is no such test", test, number[1])
+				}
+				for _, comment := range comments[test] {
+					if checked++; !named.MatchString(comment) {
+						t.Errorf("docs/promises.md states that %s tests %s, but the comment of the test does not name it", test, number[1])
+					}
+				}
+			}
+		}
+	}
+	if checked < 100 {
+		t.Errorf("only %d comments were checked", checked)
+	}
+}
+
+var promiseRE = regexp.MustCompile(`^\| (I\d+) \|`)
+
+// testsIn returns the tests that a row names, each as a key of [testComments]: with its package,
+// or with the files that are named after it; without both by its name alone.
+func testsIn(row string) (all []string) {
+	var before []string // the tests named since the last file
+	told := false       // a file was named after them
+	for _, m := range append(placeRE.FindAllStringSubmatch(row, -1), make([]string, 4)) {
+		switch {
+		case m[1] != "":
+			all = append(all, m[1]+"."+m[2])
+		case m[3] != "":
+			told = true
+			for _, name := range before {
+				all = append(all, m[3]+" "+name)
+			}
+		default: // a test, or the end of the row
+			if told {
+				before, told = nil, false
+			}
+			if m[2] == "" {
+				all = append(all, before...)
+			}
+			before = append(before, m[2])
+		}
+	}
+	return all
+}
+
+// testComments returns the comments of each test, by the keys of [testNames].
+func testComments(t *testing.T) map[string][]string {
+	t.Helper()
+	comments := map[string][]string{}
+	for path, f := range sources(t, true) {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || !strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			keys := map[string]bool{fn.Name.Name: true, path + " " + fn.Name.Name: true}
+			for _, pkg := range []string{strings.TrimSuffix(f.Name.Name, "_test"), filepath.Base(filepath.Dir(path)), filepath.ToSlash(filepath.Dir(path))} {
+				keys[pkg+"."+fn.Name.Name] = true
+			}
+			for key := range keys {
+				comments[key] = append(comments[key], fn.Doc.Text())
+			}
+		}
+	}
+	return comments
+}
+
 // TestLaterIsExplained checks that a row of the differences which puts something off links
 // to its design, and that no other row does.
 func TestLaterIsExplained(t *testing.T) {

@@ -80,7 +80,8 @@ func TestHandlesOfOtherMails(t *testing.T) {
 	}
 }
 
-// A box with mail of many starts knows the newest of these; a mail of an earlier one comes again.
+// A box with mail of many starts knows the newest of these; a mail of an earlier one comes
+// again (I23).
 func TestStartsOfABoxAreBounded(t *testing.T) {
 	b := newBench(t)
 	var given []Handle
@@ -109,7 +110,7 @@ func TestStartsOfABoxAreBounded(t *testing.T) {
 	}
 }
 
-// A home knows its newest starts.
+// A home knows its newest starts (I23).
 func TestStartsOfAHomeAreBounded(t *testing.T) {
 	b := newBench(t)
 	b.mustSend(note{})

@@ -139,6 +139,7 @@ func tidyDamaged(t *testing.T, others int) {
 	}
 }
 
+// What succeeded is forgotten beyond the count or after the age, and not before (I11).
 func TestDoneSetIsBoundedByCountAndAge(t *testing.T) {
 	w := newFixture(t, Config{MaxDone: 300, DoneFor: time.Hour})
 	var keys []Key
