@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -329,6 +330,53 @@ func TestLanesOfAHandler(t *testing.T) {
 				withLock(func() {
 					if most != want || runs != 6 {
 						t.Errorf("%d were running at a time, want %d; %d ran", most, want, runs)
+					}
+				})
+			})
+		})
+	}
+}
+
+// A change of the setting counts for the tasks that are accepted afterwards, also over a restart:
+// those that wait already run as the setting was when they came (I10).
+func TestLanesOfAHandlerChange(t *testing.T) {
+	for before, after := range map[bool]bool{false: true, true: false} {
+		t.Run(fmt.Sprint("shared ", after), func(t *testing.T) {
+			active, most, runs := map[string]int{}, map[string]int{}, 0
+			s, spec := scripted(nil)
+			s.f = func(_ context.Context, r *handler.Run) *handler.Result {
+				body, _ := io.ReadAll(r.Body)
+				when := string(body)
+				withLock(func() {
+					active[when], runs = active[when]+1, runs+1
+					most[when] = max(most[when], active[when])
+				})
+				time.Sleep(time.Second)
+				withLock(func() { active[when]-- })
+				return &handler.Result{Outcome: handler.Success}
+			}
+			spec.SharedLanes = before
+			inBubble(t, Config{Slots: 16}, []Spec{spec}, func(f *fixture) {
+				acceptSix := func(when string) {
+					var as []Arrival
+					for i := range 6 {
+						as = append(as, f.task(withOrder("a"), withBody(when), func(a *Arrival) { a.Header.Origin = proto.PeerID{byte(i%2 + 1)} }))
+					}
+					f.accept(0, as...)
+				}
+				acceptSix("before")
+				f.specs[0].SharedLanes = after
+				if err := f.in.Register(f.specs[0]); err != nil {
+					t.Fatal(err)
+				}
+				acceptSix("after")
+				f.restart()
+				f.run()
+				wait(time.Minute)
+				want := map[bool]int{false: 2, true: 1}
+				withLock(func() {
+					if most["before"] != want[before] || most["after"] != want[after] || runs != 12 {
+						t.Errorf("%v were running at a time, want %d and %d; %d ran", most, want[before], want[after], runs)
 					}
 				})
 			})
