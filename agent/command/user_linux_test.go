@@ -180,27 +180,24 @@ func copyProgram(t *testing.T, from, to string) {
 	}
 }
 
-// isRoot reports whether the test may become another user. Without that privilege the
-// test stops, or fails if CI=true requires every test to run.
-func isRoot(t *testing.T) bool {
+// needsRoot skips a test that must become another user if it may not. With CI=true it fails.
+func needsRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return true
+	const why = "only root can become another user: run the tests as root"
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") == "true":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
 	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("only root can become another user: run the tests as root")
-	}
-	t.Log("needs root: TestRunAsIsRefused covers what works without")
-	return false
 }
 
 // A handler that runs as another user has no capability of the node and reads its own
 // body, but neither the node's key nor the files of other runs. It is stopped like any
 // other, and its leftovers are removed.
 func TestRunAsAnotherUser(t *testing.T) {
-	if !isRoot(t) {
-		return
-	}
+	needsRoot(t)
 	out := asNode(t, unix.CAP_SETUID, unix.CAP_SETGID)
 	lines := strings.Split(strings.TrimSpace(out.Output), "\n")
 	id, none := fmt.Sprint(taskUser), strings.Repeat("0", 16)
@@ -295,9 +292,7 @@ func TestRunAsIsRefused(t *testing.T) {
 
 // The error for a folder that the user cannot reach names it and states what to do.
 func TestRunAsNeedsAReachableFolder(t *testing.T) {
-	if !isRoot(t) {
-		return
-	}
+	needsRoot(t)
 	dir := filepath.Join(t.TempDir(), "closed", "run")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
