@@ -44,7 +44,7 @@ func floodTest(t *testing.T, change func(*Config), h handler.Handler, test func(
 			}
 		})
 		defer w.close()
-		f := &flooder{Forger: w.forger("mallory", identity.RoleSend), t: t, mesh: w, sealer: identity.NewSealer(clock.Runtime())}
+		f := &flooder{Forger: w.forger("mallory", identity.RoleSend, identity.RoleWork), t: t, mesh: w, sealer: identity.NewSealer(clock.Runtime())}
 		defer f.Close()
 		spec := inbox.Spec{Kind: "job", Allow: []string{"role:send"}, Handler: h}
 		if err := w.nodes[0].node.inbox.Register(spec); err != nil {
@@ -178,9 +178,18 @@ func (f *flooder) halfSend(from *bodies.Store) *proto.OfferReply {
 		}
 		frames = append(frames, f.Frame(proto.TypeChunk, &proto.Chunk{Index: uint32(i), Data: data, Path: path}))
 	}
-	to := f.mesh.nodes[0].node.keys.Peer()
+	reply := f.offer(frames[0])
+	if reply.GetCode() == proto.CodeOK {
+		f.Send(f.mesh.nodes[0].node.keys.Peer(), proto.StreamChunk, frames...)
+	}
+	return reply
+}
+
+// offer sends an offer of a body to n0, closes the stream, and returns the answer.
+func (f *flooder) offer(frame []byte) *proto.OfferReply {
+	f.t.Helper()
 	reply := new(proto.OfferReply)
-	m, err := f.Ask(to, proto.StreamChunk, frames[0])
+	m, err := f.Ask(f.mesh.nodes[0].node.keys.Peer(), proto.StreamChunk, frame)
 	if err == nil {
 		err = proto.Decode(m.GetPayload(), reply)
 	}
@@ -188,9 +197,6 @@ func (f *flooder) halfSend(from *bodies.Store) *proto.OfferReply {
 		f.t.Fatalf("the answer is %v, %v", m, err)
 	}
 	time.Sleep(time.Second) // until n0 has ended the stream
-	if reply.GetCode() == proto.CodeOK {
-		f.Send(to, proto.StreamChunk, frames...)
-	}
 	return reply
 }
 
