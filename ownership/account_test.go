@@ -138,6 +138,32 @@ func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 	}
 }
 
+// keptOfARevokedHome is the number of bytes that are kept, with the name, of a name whose home was
+// revoked, as docs/ownership.md states it.
+const keptOfARevokedHome = 97
+
+// The longest name with the highest generations takes no more than what is stated.
+func TestWhatIsKeptOfARevokedHomeIsBounded(t *testing.T) {
+	name := "topic:" + strings.Repeat("x", proto.MaxQueueName)
+	h := NewHome(homePeer, 1, Config{})
+	deed := signDeedAs(name, peerOf(0), Deed{Generation: proto.MaxGeneration, To: otherPeer, Seizure: proto.MaxGeneration})
+	s := &proto.QueueState{Name: name, Kind: proto.TitleTopic, Home: otherPeer[:], Generation: proto.MaxGeneration, Deeds: []*proto.Signed{deed}, Removed: true}
+	if news, out := h.Learn(s, Now{}); !news {
+		t.Fatalf("it is not accepted: %v", out.Events)
+	}
+	out := h.Revoked(otherPeer, Now{})
+	if len(out.Writes) != 1 || len(out.Writes[0].Val) != len(name)+keptOfARevokedHome {
+		t.Fatalf("it writes %d times, %d bytes, want %d", len(out.Writes), len(out.Writes[0].Val), len(name)+keptOfARevokedHome)
+	}
+	again := NewHome(homePeer, 2, Config{})
+	if _, err := again.Load(out.Writes[0].Key, out.Writes[0].Val); err != nil {
+		t.Fatal(err)
+	}
+	if home, gen := again.HomeOf(name); home != otherPeer || gen != proto.MaxGeneration {
+		t.Errorf("generation %d of %s", gen, home.Short())
+	}
+}
+
 // Of a revoked home only its identity, the generation and the root are kept. It cannot
 // regain the queue with its own messages, and an admin can seize the queue.
 func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
@@ -146,7 +172,7 @@ func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 	h.Learn(state, Now{})
 	h.Learn(queueStateWith("other", ownerPeer, 500), Now{})
 	out := h.Revoked(otherPeer, Now{})
-	if len(out.Writes) != 1 || len(out.Writes[0].Val) > 80 {
+	if len(out.Writes) != 1 || len(out.Writes[0].Val) > len("q")+keptOfARevokedHome {
 		t.Fatalf("it writes %v", out.Writes)
 	}
 	if h.Queue("other").Labels == nil {
