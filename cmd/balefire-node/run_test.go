@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -194,13 +195,19 @@ func TestImageHasLabels(t *testing.T) {
 	}
 }
 
-// The shipped unit keeps its sandbox and its watchdog.
+// The shipped unit keeps its sandbox and its watchdog. The drop-in for run_as replaces what it
+// must, and nothing else.
 func TestUnitKeepsItsSandbox(t *testing.T) {
 	unit, err := os.ReadFile("../../packaging/systemd/balefire.service")
 	if err != nil {
 		t.Fatal(err)
 	}
+	dropIn, err := os.ReadFile("../../packaging/systemd/run-as.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
 	lines := strings.Split(string(unit), "\n")
+	replaced := map[string]bool{"CapabilityBoundingSet=": true, "AmbientCapabilities=": true, "StateDirectoryMode=0700": true}
 	for _, want := range []string{
 		"Type=notify", "WatchdogSec=60", "User=balefire", "UMask=0027", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=read-only",
 		"PrivateTmp=yes", "PrivateDevices=yes", "ProtectKernelTunables=yes", "ProtectKernelModules=yes", "ProtectKernelLogs=yes", "ProtectControlGroups=yes",
@@ -211,6 +218,10 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("the unit does not contain %s", want)
+		}
+		setting, _, _ := strings.Cut(want, "=")
+		if again := strings.Contains("\n"+string(dropIn), "\n"+setting+"="); again != replaced[want] {
+			t.Errorf("the drop-in for run_as replaces %s: %v", setting, again)
 		}
 	}
 	if strings.Contains(string(unit), "\nMemoryDenyWriteExecute") {
@@ -252,7 +263,7 @@ func TestUnitBeforeSleep(t *testing.T) {
 }
 
 // The drop-in for run_as only grants two capabilities and lets other users traverse the
-// state folder.
+// state folder. It states by how much it raises the exposure, as the page of operations does.
 func TestDropInForRunAs(t *testing.T) {
 	b, err := os.ReadFile("../../packaging/systemd/run-as.conf")
 	if err != nil {
@@ -267,6 +278,15 @@ func TestDropInForRunAs(t *testing.T) {
 	want := []string{"[Service]", "CapabilityBoundingSet=CAP_SETUID CAP_SETGID", "AmbientCapabilities=CAP_SETUID CAP_SETGID", "StateDirectoryMode=0711"}
 	if !slices.Equal(got, want) {
 		t.Errorf("content %q", got)
+	}
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raises := regexp.MustCompile(`raises the exposure[^.]* from ([0-9.]+) to ([0-9.]+[0-9])`)
+	stated, measured := raises.FindStringSubmatch(strings.ReplaceAll(string(b), "\n# ", " ")), raises.FindSubmatch(page)
+	if stated == nil || measured == nil || stated[1] != string(measured[1]) || stated[2] != string(measured[2]) {
+		t.Errorf("it states an exposure of %q, the page %q", stated, measured)
 	}
 }
 
