@@ -152,10 +152,10 @@ func newArrival(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, erro
 		mails: make([]arrivingMail, len(items)), size: len(m.GetLetters()), done: make(chan struct{}),
 	}
 	rest := m.GetLetters()
+	var l proto.Letter // one for all: admit makes it escape
 	for i, it := range items {
 		x := &a.mails[i]
 		x.item = box.Numbered(it)
-		var l proto.Letter
 		if x.letter, rest, err = proto.CutLetter(rest); err == nil {
 			l, err = proto.ParseLetter(x.letter)
 		}
