@@ -494,10 +494,6 @@ func (b *Broker) react(ctx context.Context, now box.Now) {
 		b.bounce(ctx, b.done.Bounces)
 		for _, e := range b.done.Events {
 			b.noteEvent(e)
-			if e.Kind == box.EventRead {
-				continue
-			}
-			b.cfg.Logger.Debug("mail", "event", e.Kind, "box", e.Box, "subscription", e.Sub, "seq", e.Seq, "text", e.Text)
 		}
 		for _, name := range b.done.Objects {
 			b.cfg.Freed(name)

@@ -1,6 +1,8 @@
 package mail
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -154,6 +156,33 @@ func (b *Broker) note(id box.BoxID, sub box.SubID, e Event) {
 	e.Box, e.Sub = b.state.Path(id, sub)
 	e.At = b.cfg.Clock.Now()
 	b.reports.add(e)
+	if b.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		b.identify(&e)
+		e.log(b.cfg.Logger)
+	}
+}
+
+// log logs the event, with the keys that apply.
+func (e *Event) log(l *slog.Logger) {
+	keys := []any{"event", "mail." + e.Kind, "box", e.Box}
+	if !e.ID.IsZero() {
+		keys = append(keys, "mail_id", e.ID.String())
+	}
+	if e.Sub != "" {
+		keys = append(keys, "subscription", e.Sub)
+	}
+	if e.Seq > 0 {
+		keys = append(keys, "seq", e.Seq)
+	}
+	if !e.Peer.IsZero() {
+		keys = append(keys, "peer", e.Peer.Short())
+	}
+	if e.Kind == EventDelivered {
+		keys = append(keys, "attempt", e.Attempt, "reader", e.Text)
+	} else if e.Text != "" {
+		keys = append(keys, "err", e.Text)
+	}
+	l.Debug("mail", keys...)
 }
 
 // noteApplied adds the events of what a record did.
