@@ -335,6 +335,12 @@ func (m *restMesh) joinOne(name, addr string, atRest bool) {
 	began := time.Now()
 	late.start()
 	knows := func(n *machine) {
+		asked := time.Now()
+		defer func() {
+			if d := time.Since(asked); d > time.Second {
+				m.t.Logf("%s knows the new node %s after those before it", n.name, d.Round(100*time.Millisecond))
+			}
+		}()
 		n.until("it knows the new node", func() bool { pause(100 * time.Millisecond); return slices.Contains(n.considered("ALIVE"), late.name) })
 	}
 	last := len(m.nodes) - 1

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// The first mail of the README is sent, read and acknowledged, and its request is answered.
+// The first mail of the README is sent while its receiver is off, read and acknowledged, and its
+// request is answered.
 func TestReadmeFirstMail(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -34,7 +35,9 @@ func TestReadmeFirstMail(t *testing.T) {
 	laptop.start()
 	handle, id := regexp.MustCompile(`\d+\.\d{10}\.\d+`), regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 	harbor.types(lines[0])
+	harbor.stop()
 	laptop.types(lines[1])
+	harbor.start()
 	given := harbor.types(lines[2])
 	if !strings.Contains(given, "the report is ready") {
 		t.Fatalf("$ %s prints\n%s", lines[2], given)
