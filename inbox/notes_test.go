@@ -213,45 +213,61 @@ func (g stalledGrants) Ended(context.Context, proto.TaskID, LeaseEnd) {
 	g.ends.Add(1)
 }
 
+// unwrittenCases are nodes whose store stalls, with space, without, and with large outputs.
+var unwrittenCases = []struct {
+	name   string
+	slots  int
+	free   int64 // on the disk
+	output int
+	bound  int64 // of starts without a durable end
+}{
+	{"stalled", 4, 1 << 30, 0, minUnwritten},
+	{"stalled with many slots", 20, 1 << 30, 0, 20 * unwrittenPerSlot},
+	{"stalled and full", 4, 0, 0, 4},
+	{"stalled with large outputs", 4, 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
+}
+
+// unwritten counts starts, durable ends, and the most starts without one.
+type unwritten struct{ starts, ends, most atomic.Int64 }
+
+func (u *unwritten) handler(output int) Spec {
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		u.most.Store(max(u.most.Load(), u.starts.Add(1)-u.ends.Load()))
+		return &handler.Result{Outcome: handler.Success, Output: make([]byte, output)}
+	})
+	return spec
+}
+
+// check checks the bound, after all tasks, n or more, have ended.
+func (u *unwritten) check(t *testing.T, n, bound int64) {
+	t.Helper()
+	if u.starts.Load() < n || u.starts.Load() != u.ends.Load() {
+		t.Errorf("%d starts, %d ends", u.starts.Load(), u.ends.Load())
+	}
+	if u.most.Load() > bound {
+		t.Errorf("%d starts without a durable end, the bound is %d", u.most.Load(), bound)
+	}
+}
+
 // TestUnwrittenEndsOfLeasesAreBounded checks the same as TestUnwrittenEndsAreBounded for granted
 // tasks of shared queues, whose ends are stored with their leases.
 func TestUnwrittenEndsOfLeasesAreBounded(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		slots  int
-		free   int64
-		output int
-		bound  int64
-	}{
-		{"stalled", 4, 1 << 30, 0, minUnwritten},
-		{"stalled with many slots", 20, 1 << 30, 0, 20 * unwrittenPerSlot},
-		{"stalled and full", 4, 0, 0, 4},
-		{"stalled with large outputs", 4, 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
-	} {
+	for _, tt := range unwrittenCases {
 		t.Run(tt.name, func(t *testing.T) {
-			var starts, ends, most atomic.Int64
-			output := make([]byte, tt.output)
-			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
-				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
-				return &handler.Result{Outcome: handler.Success, Output: output}
-			})
+			var u unwritten
+			spec := u.handler(tt.output)
 			inBubble(t, Config{Slots: tt.slots}, []Spec{spec}, func(f *fixture) {
 				_, free := f.openSlow(spec)
 				free.Store(tt.free)
 				wait(time.Minute)
-				f.in.Connect(stalledGrants{&grants{onReady: func() {}}, 10 * time.Second, &ends})
+				f.in.Connect(stalledGrants{&grants{onReady: func() {}}, 10 * time.Second, &u.ends})
 				f.run()
 				for range 500 {
 					a := f.task()
 					f.in.Lease(Leased{ID: a.Header.ID, Queue: "q", Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
 				}
 				wait(time.Hour)
-				if starts.Load() != 500 || ends.Load() != 500 {
-					t.Errorf("%d starts, %d ends", starts.Load(), ends.Load())
-				}
-				if most.Load() > tt.bound {
-					t.Errorf("%d starts without a durable end, the bound is %d", most.Load(), tt.bound)
-				}
+				u.check(t, 500, tt.bound)
 			})
 		})
 	}
@@ -261,28 +277,13 @@ func TestUnwrittenEndsOfLeasesAreBounded(t *testing.T) {
 // with large outputs, starts no more than it may: the starts without a durable end stay within
 // the bound.
 func TestUnwrittenEndsAreBounded(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		slots  int
-		free   int64
-		output int
-		bound  int64
-	}{
-		{"stalled", 4, 1 << 30, 0, minUnwritten},
-		{"stalled with many slots", 20, 1 << 30, 0, 20 * unwrittenPerSlot},
-		{"stalled and full", 4, 0, 0, 4},
-		{"stalled with large outputs", 4, 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
-	} {
+	for _, tt := range unwrittenCases {
 		t.Run(tt.name, func(t *testing.T) {
-			var starts, ends, most atomic.Int64
-			output := make([]byte, tt.output)
-			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
-				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
-				return &handler.Result{Outcome: handler.Success, Output: output}
-			})
+			var u unwritten
+			spec := u.handler(tt.output)
 			cfg := Config{Slots: tt.slots, OnChange: func(_ proto.TaskID, r *proto.Record) {
 				if r.State.Terminal() {
-					ends.Add(1)
+					u.ends.Add(1)
 				}
 			}}
 			inBubble(t, cfg, []Spec{spec}, func(f *fixture) {
@@ -301,12 +302,7 @@ func TestUnwrittenEndsAreBounded(t *testing.T) {
 				delay.Store(0)
 				free.Store(1 << 30)
 				wait(time.Hour)
-				if starts.Load() < 500 || starts.Load() != ends.Load() {
-					t.Errorf("%d starts, %d ends", starts.Load(), ends.Load())
-				}
-				if most.Load() > tt.bound {
-					t.Errorf("%d starts without a durable end, the bound is %d", most.Load(), tt.bound)
-				}
+				u.check(t, 500, tt.bound)
 			})
 		})
 	}
