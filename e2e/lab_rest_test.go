@@ -117,6 +117,7 @@ func TestBenchMeshAtRest(t *testing.T) {
 	m.nodes[1].ends(id, "SUCCESS")
 	within(t, "a small task over the thin wire", time.Since(began), thinTask)
 	m.pauseOne()
+	pause(either(time.Second, time.Minute)) // the news of the pause fill the thin wire for a while
 	m.joinOne("late", "11.0.0.200", true)
 	m.killOne()
 	m.joinOne("later", "11.0.0.201", false)

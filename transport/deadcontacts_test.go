@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,14 @@ type graveyard struct {
 
 func (g graveyard) Contacts() []proto.Contact { return append(g.Directory.Contacts(), g.dead...) }
 
+// deadContacts returns contacts that do not exist, at the addresses of the nodes from that one on.
+func deadContacts(n *simNode, from, count int) (all []proto.Contact) {
+	for i := from; i < from+count; i++ {
+		all = append(all, proto.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}})
+	}
+	return all
+}
+
 // A peer that restarts is dialed at once, however many contacts have not answered for long.
 func TestDeadContactsDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -25,11 +34,7 @@ func TestDeadContactsDelayNoOther(t *testing.T) {
 			n.knows = []int{} // the others do not dial
 			if n.id == 0 {
 				n.knows = nil
-				g := graveyard{Directory: n}
-				for i := nodes; i < nodes+dead; i++ {
-					g.dead = append(g.dead, proto.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}})
-				}
-				cfg.Directory = g
+				cfg.Directory = graveyard{n, deadContacts(n, nodes, dead)}
 			}
 		})
 		defer m.close()
@@ -44,4 +49,31 @@ func TestDeadContactsDelayNoOther(t *testing.T) {
 			t.Logf("dialed again after %v", m.await(10*time.Second, "the peer that restarted", there))
 		}
 	})
+}
+
+// A node that starts with many contacts that are gone reaches the others soon: those that it has
+// not tried yet come first, and each takes its turn for shortDial alone.
+func TestStartAmongDeadContacts(t *testing.T) {
+	for seed := range uint64(5) {
+		synctest.Test(t, func(t *testing.T) {
+			const nodes, dead = 4, 24
+			link := wan
+			link.Seed = seed
+			m := newSimWith(t, nodes, link, func(n *simNode, cfg *transport.Config) {
+				n.knows = []int{} // the others do not dial
+				if n.id == 0 {
+					n.knows = nil
+					cfg.Directory = graveyard{n, deadContacts(n, nodes, dead)}
+				}
+			})
+			defer m.close()
+			took := m.await(10*time.Minute, "all others", func() bool {
+				return !slices.ContainsFunc(m.nodes[1:], func(n *simNode) bool { return !m.nodes[0].Connected(n.Peer()) })
+			})
+			t.Logf("connected with all after %v", took)
+			if took > (dead+nodes)*3*time.Second {
+				t.Errorf("connected with all after %v", took)
+			}
+		})
+	}
 }

@@ -457,10 +457,10 @@ func TestLifeSign(t *testing.T) {
 // Fewer attempts run at once while none is answered, and they last longer. Each answer
 // doubles them.
 func TestUnansweredDialsAreFewer(t *testing.T) {
-	s := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
+	s := dialSlots{most: maxDials}
 	running := func() (n int) {
 		for {
-			if _, taken := s.tryTake(); !taken {
+			if _, busy := s.tryTake(false); busy != nil {
 				return n
 			}
 			n++
@@ -473,7 +473,7 @@ func TestUnansweredDialsAreFewer(t *testing.T) {
 	for range maxDials {
 		end(fmt.Errorf("dial: %w", context.DeadlineExceeded))
 	}
-	if least, taken := s.take(t.Context(), nil); least != longDial || !taken || running() != 0 {
+	if least, taken := s.take(t.Context(), false, nil); least != longDial || !taken || running() != 0 {
 		t.Errorf("while none is answered an attempt lasts %v (it runs: %v), or another one may run", least, taken)
 	}
 	end(errors.New("refused"))
@@ -489,12 +489,30 @@ func TestUnansweredDialsAreFewer(t *testing.T) {
 	}
 }
 
+// An attempt that outlasts its turn does not hold back those that wait, and still counts.
+func TestTurnEndsBeforeTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := dialSlots{most: 2}
+		_, taken := s.take(t.Context(), false, nil)
+		s.use(taken, time.Second, func() error {
+			time.Sleep(2 * time.Second)
+			if s.running != 0 || s.most != 1 {
+				t.Errorf("after its turn %d attempts run, at most %d may", s.running, s.most)
+			}
+			return nil
+		})
+		if s.running != 0 || s.most != 2 {
+			t.Errorf("after the answer %d attempts run, at most %d may", s.running, s.most)
+		}
+	})
+}
+
 // The attempts that wait through an outage do not begin with its end all at once.
 func TestDialsThatWaitedAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = 40
-		s := dialSlots{most: 1, freed: make(chan struct{}, 1)}
-		if _, taken := s.take(t.Context(), nil); !taken {
+		s := dialSlots{most: 1}
+		if _, taken := s.take(t.Context(), false, nil); !taken {
 			t.Fatal("no slot")
 		}
 		var mu sync.Mutex
@@ -502,7 +520,7 @@ func TestDialsThatWaitedAreSpread(t *testing.T) {
 		var all sync.WaitGroup
 		for range waiting {
 			all.Go(func() {
-				s.take(t.Context(), nil)
+				s.take(t.Context(), false, nil)
 				mu.Lock()
 				begun = append(begun, time.Now())
 				mu.Unlock()

@@ -16,10 +16,12 @@ import (
 
 // An attempt to reach a peer, without the hello, is limited. Most attempts are short,
 // because a handshake that starts during an outage retransmits late. Every third one is
-// long, for slow paths.
+// long, for slow paths. The first one to a peer that has named no relay lasts longer too: a handshake
+// fills a narrow link, and one that is given up is repeated while the answers to it still come.
 const (
 	shortDial = 2 * time.Second
 	longDial  = 6 * time.Second
+	freshDial = 4 * time.Second
 	maxDial   = 15 * time.Second // for an explicit request
 )
 
@@ -30,6 +32,9 @@ func (d redialState) timeout() time.Duration {
 	}
 	return shortDial
 }
+
+// first reports whether the next attempt is the first one to a peer that was never connected.
+func (d redialState) first() bool { return d.never && d.tries == 0 && !d.failed }
 
 // newcomerFirst is how long a node with many connections waits, at least, for a member that
 // it has just heard of to dial it: if all did at once, a narrow link could not take it.
@@ -60,6 +65,7 @@ type redialState struct {
 	urgent  bool          // work wants the next one
 	wanted  bool          // work, or another address, arrived during the attempt
 	failed  bool          // an attempt has failed
+	never   bool          // it was never connected, as far as this process knows
 	blind   bool          // the last attempt had no relay to go through
 	cut     time.Duration // when work, or a new relay, last ended an attempt; 0: never
 	missing time.Duration // since when, if an attempt has failed while others were heard; 0: none has
@@ -186,7 +192,8 @@ type dialSlots struct {
 	mu      sync.Mutex
 	most    int
 	running int
-	freed   chan struct{}
+	firsts  int           // attempts that wait and are the first to their peer: they begin before all others
+	changed chan struct{} // closed when another one may begin; nil: none waits
 }
 
 // dialTurns has the slots for absent peers, and those for the others: an address book keeps
@@ -195,8 +202,8 @@ type dialTurns struct{ present, absent dialSlots }
 
 func newDialTurns() *dialTurns {
 	return &dialTurns{
-		present: dialSlots{most: maxDials, freed: make(chan struct{}, 1)},
-		absent:  dialSlots{most: 1, freed: make(chan struct{}, 1)},
+		present: dialSlots{most: maxDials},
+		absent:  dialSlots{most: 1},
 	}
 }
 
@@ -209,19 +216,30 @@ func (t *dialTurns) of(absent bool) *dialSlots {
 
 // take waits for a slot, until there is work for the peer or ctx is done. It returns how
 // long the attempt lasts at least, and whether it holds a slot.
-func (s *dialSlots) take(ctx context.Context, work <-chan struct{}) (least time.Duration, taken bool) {
-	if least, taken = s.tryTake(); taken {
+func (s *dialSlots) take(ctx context.Context, first bool, work <-chan struct{}) (least time.Duration, taken bool) {
+	least, busy := s.tryTake(first)
+	if busy == nil {
 		return least, true
 	}
-	for !taken {
+	if first {
+		s.addFirst(1)
+	}
+wait:
+	for busy != nil {
 		select {
 		case <-ctx.Done():
-			return least, false
+			break wait
 		case <-work:
-			return least, false
-		case <-s.freed:
-			least, taken = s.tryTake()
+			break wait
+		case <-busy:
+			least, busy = s.tryTake(first)
 		}
+	}
+	if first {
+		s.addFirst(-1)
+	}
+	if busy != nil {
+		return least, false
 	}
 	select {
 	case <-ctx.Done():
@@ -231,19 +249,37 @@ func (s *dialSlots) take(ctx context.Context, work <-chan struct{}) (least time.
 	return least, true
 }
 
-func (s *dialSlots) tryTake() (least time.Duration, taken bool) {
+// tryTake takes a slot, or returns a channel that is closed when there may be one.
+func (s *dialSlots) tryTake(first bool) (least time.Duration, busy <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running >= s.most {
-		return shortDial, false
+	if s.running >= s.most || !first && s.firsts > 0 {
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		return shortDial, s.changed
 	}
-	if s.running++; s.running < s.most {
-		notify(s.freed) // there is another one
-	}
+	s.running++
 	if s.most == 1 {
-		return longDial, true
+		return longDial, nil
 	}
-	return shortDial, true
+	return shortDial, nil
+}
+
+// addFirst changes the number of first attempts that wait.
+func (s *dialSlots) addFirst(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.firsts += n
+	s.change()
+}
+
+// change wakes those that wait. The caller holds mu.
+func (s *dialSlots) change() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
 }
 
 // put returns a slot.
@@ -251,7 +287,27 @@ func (s *dialSlots) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--
-	notify(s.freed)
+	s.change()
+}
+
+// use makes an attempt and records its outcome. Its turn, if it has one, ends with it, or after turn
+// if that is not zero.
+func (s *dialSlots) use(taken bool, turn time.Duration, attempt func() error) {
+	end := func(err error) {
+		s.answered(err)
+		if taken {
+			s.put()
+		}
+	}
+	var over *time.Timer
+	if turn > 0 {
+		over = time.AfterFunc(turn, func() { end(context.DeadlineExceeded) })
+	}
+	if err := attempt(); over == nil || over.Stop() {
+		end(err)
+	} else if err == nil {
+		s.answered(nil)
+	}
 }
 
 // answered records the outcome of an attempt.
@@ -264,7 +320,7 @@ func (s *dialSlots) answered(err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		s.most = max(1, s.most-1)
 	}
-	notify(s.freed)
+	s.change()
 }
 
 // due returns the contacts to dial now, marked busy, and the time until the next
@@ -282,6 +338,7 @@ func (r *redialer) due(contacts []proto.Contact) (due []proto.Contact, pause tim
 		}
 		if n.dial == (redialState{}) {
 			n.dial = r.cfg.Timing.firstDial(now, rand.Float64())
+			n.dial.never = true
 			if len(r.peers.conns) >= maxDials {
 				n.dial.due += newcomerFirst + rand.N(newcomerFirst) // it dials, at its own pace
 			}
@@ -323,7 +380,8 @@ func (r *redialer) end(ctx context.Context, p proto.PeerID) {
 	}
 }
 
-// redial makes one attempt to reach c, in its turn or, if there is work for c, at once.
+// redial makes one attempt to reach c, in its turn or, if there is work for c, at once. The turn
+// of the first one to c ends before the attempt: those that wait are not delayed by it.
 func (r *redialer) redial(ctx context.Context, c proto.Contact, turns *dialTurns) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -332,16 +390,17 @@ func (r *redialer) redial(ctx context.Context, c proto.Contact, turns *dialTurns
 	r.peers.mu.Lock()
 	n := r.peers.get(c.Peer)
 	n.redial = attempt
-	urgent, slots := n.dial.urgent, turns.of(n.dial.absent(r.cfg.Clock.Mono()))
+	urgent, first, slots := n.dial.urgent, n.dial.first(), turns.of(n.dial.absent(r.cfg.Clock.Mono()))
 	r.peers.mu.Unlock()
 	least, taken := shortDial, false
 	if !urgent {
-		least, taken = slots.take(ctx, attempt.work)
+		least, taken = slots.take(ctx, first, attempt.work)
 	}
-	if taken {
-		defer slots.put()
+	var turn time.Duration
+	if first {
+		turn = shortDial
 	}
-	slots.answered(r.dial(ctx, c, least))
+	slots.use(taken, turn, func() error { return r.dial(ctx, c, least) })
 	r.peers.mu.Lock()
 	defer r.peers.mu.Unlock()
 	if n.redial == attempt {
@@ -360,8 +419,11 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 	}
 	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, r.cfg.Clock.Mono()
 	last, asks := n.dial, n.dial.shouldAskDHT(r.cfg.Clock.Mono())
-	if last.tries > 0 && len(r.peers.conns) >= maxDials { // few, but long ones
+	switch {
+	case last.tries > 0 && len(r.peers.conns) >= maxDials: // few, but long ones
 		least = longDial
+	case last.first() && len(c.Relays) == 0:
+		least = max(least, freshDial)
 	}
 	if asks {
 		n.dial.asked = r.cfg.Clock.Mono()
@@ -405,6 +467,7 @@ func (r *redialer) want(p proto.PeerID) {
 	if wake {
 		if was == (redialState{}) {
 			n.dial = r.cfg.Timing.firstDial(r.cfg.Clock.Mono(), 1)
+			n.dial.never = true
 		}
 		var end bool
 		n.dial, end = r.cfg.Timing.wake(n.dial, r.cfg.Clock.Mono())
