@@ -496,6 +496,8 @@ func TestTurnEndsBeforeTheAttempt(t *testing.T) {
 		_, taken := s.take(t.Context(), false, nil)
 		s.use(taken, time.Second, func() error {
 			time.Sleep(2 * time.Second)
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			if s.running != 0 || s.most != 1 {
 				t.Errorf("after its turn %d attempts run, at most %d may", s.running, s.most)
 			}

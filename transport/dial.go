@@ -33,9 +33,6 @@ func (d redialState) timeout() time.Duration {
 	return shortDial
 }
 
-// first reports whether the next attempt is the first one to a peer that was never connected.
-func (d redialState) first() bool { return d.never && d.tries == 0 && !d.failed }
-
 // newcomerFirst is how long a node with many connections waits, at least, for a member that
 // it has just heard of to dial it: if all did at once, a narrow link could not take it.
 const newcomerFirst = 30 * time.Second
@@ -65,7 +62,7 @@ type redialState struct {
 	urgent  bool          // work wants the next one
 	wanted  bool          // work, or another address, arrived during the attempt
 	failed  bool          // an attempt has failed
-	never   bool          // it was never connected, as far as this process knows
+	untried bool          // no attempt has failed, and the network has not changed, since the peer is known
 	blind   bool          // the last attempt had no relay to go through
 	cut     time.Duration // when work, or a new relay, last ended an attempt; 0: never
 	missing time.Duration // since when, if an attempt has failed while others were heard; 0: none has
@@ -99,7 +96,7 @@ func (t Timing) firstDial(now time.Duration, r float64) redialState {
 // not take dials by all.
 func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r float64) redialState {
 	d.tries++
-	d.busy, d.failed = false, true
+	d.busy, d.failed, d.untried = false, true, false
 	pause := min(t.MaxRedial, t.Redial<<min(d.tries-1, 16))
 	if !patient {
 		pause = min(pause, max(t.Redial, (now-d.lostAt)/30))
@@ -215,7 +212,7 @@ func (t *dialTurns) of(absent bool) *dialSlots {
 }
 
 // take waits for a slot, until there is work for the peer or ctx is done. It returns how
-// long the attempt lasts at least, and whether it holds a slot.
+// long the attempt lasts at least, and whether it holds a slot. first: it is the first one to its peer.
 func (s *dialSlots) take(ctx context.Context, first bool, work <-chan struct{}) (least time.Duration, taken bool) {
 	least, busy := s.tryTake(first)
 	if busy == nil {
@@ -338,7 +335,7 @@ func (r *redialer) due(contacts []proto.Contact) (due []proto.Contact, pause tim
 		}
 		if n.dial == (redialState{}) {
 			n.dial = r.cfg.Timing.firstDial(now, rand.Float64())
-			n.dial.never = true
+			n.dial.untried = true
 			if len(r.peers.conns) >= maxDials {
 				n.dial.due += newcomerFirst + rand.N(newcomerFirst) // it dials, at its own pace
 			}
@@ -390,7 +387,7 @@ func (r *redialer) redial(ctx context.Context, c proto.Contact, turns *dialTurns
 	r.peers.mu.Lock()
 	n := r.peers.get(c.Peer)
 	n.redial = attempt
-	urgent, first, slots := n.dial.urgent, n.dial.first(), turns.of(n.dial.absent(r.cfg.Clock.Mono()))
+	urgent, first, slots := n.dial.urgent, n.dial.untried, turns.of(n.dial.absent(r.cfg.Clock.Mono()))
 	r.peers.mu.Unlock()
 	least, taken := shortDial, false
 	if !urgent {
@@ -422,7 +419,7 @@ func (r *redialer) dial(ctx context.Context, c proto.Contact, least time.Duratio
 	switch {
 	case last.tries > 0 && len(r.peers.conns) >= maxDials: // few, but long ones
 		least = longDial
-	case last.first() && len(c.Relays) == 0:
+	case last.untried && len(c.Relays) == 0:
 		least = max(least, freshDial)
 	}
 	if asks {
@@ -467,7 +464,7 @@ func (r *redialer) want(p proto.PeerID) {
 	if wake {
 		if was == (redialState{}) {
 			n.dial = r.cfg.Timing.firstDial(r.cfg.Clock.Mono(), 1)
-			n.dial.never = true
+			n.dial.untried = true
 		}
 		var end bool
 		n.dial, end = r.cfg.Timing.wake(n.dial, r.cfg.Clock.Mono())
