@@ -107,7 +107,7 @@ warm-up of at most a quarter more tasks and ends after a number of tasks, or aft
 and fdatasync of both nodes. "Cores: ours" is the average use of both nodes, "others'" that of all other processes on the machine at that time (with a slow
 disk mostly strace): if it is not near zero, a rate is too low.
 
-Differences from the default settings: the limits on waiting tasks are raised, because tasks that are accepted and never run accumulate as in no real
+Differences from the default settings: the limits on waiting tasks are raised, because tasks that are accepted and never run accumulate far beyond any real
 use; for the same reason the heap limit is 2 GiB where rates are measured, unless a table states otherwise. Memory is measured with the default heap limit.
 `, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, p.wait, bodySize, flying, longest, times)
 }

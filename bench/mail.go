@@ -141,7 +141,7 @@ func (p *plan) mailRate(t *table) error {
 		"Relaxed mail is answered before its fsync; its acknowledgement is as durable as the others'. NATS: nats-server 2.15.2 as above, file store, with `sync_interval: always`, and with its default, which syncs every two minutes. "+
 		"%d messages are in flight in all rows. The rows of one disk speed are measured alternately, %d times each; the median is shown.", bodySize, mailBatch, mailFlying, times)
 	t.head = []string{"fsync", "", "mails/s", "target", "", "of NATS, sync always", "target", "", "of NATS, default", "target", "", "delivered p50", "p99", "CPU a mail: client", "node", "allocated: client", "node", "cores: ours", "others'"}
-	t.bounds = fmt.Sprintf("CPU: node and client share %d cores. With a slow disk the two commits in series of a mail.", runtime.NumCPU())
+	t.bounds = fmt.Sprintf("CPU: node and client share %d cores. With a slow disk the two sequential commits of a mail.", runtime.NumCPU())
 	disks := []time.Duration{0, extra}
 	if p.scale > 1 {
 		disks = disks[:1]
